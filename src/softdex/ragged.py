@@ -1,0 +1,88 @@
+"""Ragged: one list of item rows per user, as two flat arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import scipy.sparse as sp
+
+
+@final
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different length: row b is `ids[indptr[b]:indptr[b + 1]]`."""
+
+    indptr: np.ndarray
+    ids: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self.ids[self.indptr[row] : self.indptr[row + 1]]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Number of ids in each row."""
+        return np.diff(self.indptr)
+
+    @property
+    def row_of(self) -> np.ndarray:
+        """The row number of each id."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+    def take(self, rows: np.ndarray) -> Ragged:
+        """These rows, in this order."""
+        lengths = self.lengths[rows]
+        indptr = offsets(lengths)
+        source = np.arange(indptr[-1]) + np.repeat(self.indptr[:-1][rows] - indptr[:-1], lengths)
+        return Ragged(indptr, self.ids[source])
+
+    def last(self, n: int) -> Ragged:
+        """The last n ids of each row."""
+        lengths = np.minimum(self.lengths, n)
+        indptr = offsets(lengths)
+        source = np.arange(indptr[-1]) + np.repeat(self.indptr[1:] - indptr[1:], lengths)
+        return Ragged(indptr, self.ids[source])
+
+    def where(self, keep: np.ndarray) -> Ragged:
+        """Only the ids whose flag is set; rows keep their number."""
+        counts = np.bincount(self.row_of[keep], minlength=len(self))
+        return Ragged(offsets(counts), self.ids[keep])
+
+    def csr(self, num_items: int) -> sp.csr_matrix:
+        """Rows x items, each entry the number of times the item is in the row."""
+        matrix = sp.csr_matrix(
+            (np.ones(len(self.ids), np.float32), self.ids.astype(np.int32), self.indptr),
+            shape=(len(self), num_items),
+        )
+        matrix.sum_duplicates()
+        return matrix
+
+    def cells(self, num_items: int) -> np.ndarray:
+        """Each (row, id) pair as one number, for set operations."""
+        return self.row_of * np.int64(num_items) + self.ids
+
+
+def offsets(lengths: np.ndarray) -> np.ndarray:
+    """Row pointers for rows of these lengths."""
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+
+def empty(rows: int) -> Ragged:
+    """So many rows with nothing in them."""
+    return Ragged(np.zeros(rows + 1, np.int64), np.zeros(0, np.int32))
+
+
+def group(row: np.ndarray, ids: np.ndarray, rows: int, by: np.ndarray | None = None) -> Ragged:
+    """Collect ids by row, in the order of `by` (ties and no `by`: as they stand)."""
+    order = np.argsort(row, kind="stable") if by is None else np.lexsort((by, row))
+    return Ragged(offsets(np.bincount(row, minlength=rows)), ids[order].astype(np.int32))
+
+
+def concatenate(parts: list[Ragged]) -> Ragged:
+    """Join row by row: the ids of the first part, then of the next."""
+    rows = np.concatenate([p.row_of for p in parts])
+    return group(rows, np.concatenate([p.ids for p in parts]), len(parts[0]))

@@ -1,0 +1,29 @@
+"""Popular: what everybody has, or has had lately."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from softdex.encode.counting import Anyone
+from softdex.errors import SoftdexError
+from softdex.interactions import Interactions
+from softdex.score import Constant
+
+
+def popular(train: Interactions, *, half_life: float | None = None) -> tuple[Anyone, Constant]:
+    """Rank items by how many events they have, the same for everybody.
+
+    Args:
+        half_life: an event of this age counts half, one twice as old a quarter; in the unit of
+            the log's time (86400 is a day for Unix seconds). None: all count the same.
+    """
+    weight = np.ones(len(train)) if train.weight is None else train.weight.astype(np.float64)
+    if half_life is not None:
+        if half_life <= 0:
+            raise SoftdexError(f"popular: expected half_life > 0, got {half_life}.")
+        if train.time is None:
+            raise SoftdexError("popular: half_life needs a time column. Name it: read(time=...).")
+        weight = weight * np.exp2((train.time - train.time.max()) / half_life)
+    counts = np.bincount(train.item, weights=weight, minlength=train.num_items)
+    return Anyone(), Constant(torch.from_numpy(counts.astype(np.float32)))

@@ -1,0 +1,312 @@
+"""A world with a known answer: who wants what is planted, so the best possible list is known.
+
+Items are the leaves of a tree and have Zipf popularity. A user u walks down: at each node a child
+c is taken with probability proportional to mass(c) exp(strength * <z_u, v_c>), where mass(c) is
+the popularity under it. The product along the path, mixed with some popularity noise, is
+eta(y | u), exactly. With strength 0 it is the popularity itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from softdex.errors import SoftdexError, choose
+from softdex.evaluate import Result, evaluate
+from softdex.index.flat import top_k
+from softdex.interactions import Interactions
+from softdex.keys import Keys
+from softdex.ragged import Ragged, empty
+from softdex.split import Holdout
+
+CELLS = 4_000_000  # (user, item) probabilities held at a time
+EPOCH = 1_704_067_200  # times start here (2024-01-01) and span a year
+
+# what a single target found at rank r is worth, among k
+WORTH: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
+    "recall": lambda r, k: np.ones(len(r)),
+    "hit": lambda r, k: np.ones(len(r)),
+    "precision": lambda r, k: np.full(len(r), 1 / k),
+    "f": lambda r, k: np.full(len(r), 2 / (k + 1)),
+    "ndcg": lambda r, k: 1 / np.log2(r + 1),
+    "mrr": lambda r, k: 1 / r,
+    "map": lambda r, k: 1 / r,
+}
+
+
+def world(
+    users: int = 2000,
+    items: int = 1000,
+    *,
+    seed: int = 0,
+    events: float = 30.0,
+    depth: int = 3,
+    dim: int = 8,
+    strength: float = 1.0,
+    skew: float = 1.0,
+    noise: float = 0.05,
+    stickiness: float = 0.0,
+) -> World:
+    """Make a world.
+
+    Args:
+        events: mean number of events of a user (repeats are dropped, so slightly fewer stay).
+        depth: levels of the item tree; its arity follows from the number of items.
+        dim: dimension of taste.
+        strength: how much taste matters; 0 leaves popularity alone.
+        skew: Zipf exponent of popularity; 0 makes all items equally popular.
+        noise: share of the events drawn by popularity alone.
+        stickiness: chance that an event stays in the top category of the one before. It leaves
+            eta(y | u) as it is and makes the order informative.
+    """
+    if min(users, items, depth, dim) < 1 or not 0 <= noise <= 1 or not 0 <= stickiness < 1:
+        raise SoftdexError(
+            f"world: expected positive sizes, noise in [0, 1] and stickiness in [0, 1), got users="
+            f"{users}, items={items}, depth={depth}, dim={dim}, noise={noise}, stickiness={stickiness}."
+        )
+    draw = np.random.default_rng(seed)
+    arity = next(a for a in range(1, items + 1) if a**depth >= items)
+    slot_of = draw.permutation(items)
+    popularity = np.arange(1, items + 1, dtype=np.float64) ** -skew
+    popularity = draw.permutation(popularity / popularity.sum())
+    mass = np.zeros(arity**depth)
+    mass[slot_of] = popularity
+    levels = [mass.reshape(arity**j, -1).sum(1) for j in range(1, depth + 1)]
+    vectors = [draw.normal(size=(len(m), dim)) for m in levels]
+    taste = draw.normal(size=(users, dim)) * (strength / math.sqrt(dim)) * math.sqrt(2)
+    return World(
+        seed, events, arity, noise, stickiness, slot_of, popularity, levels, vectors, taste
+    )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class World:
+    """Planted truth; see `world`. Users and items are numbered as their keys are ranked."""
+
+    seed: int
+    events: float
+    arity: int
+    noise: float
+    stickiness: float
+    slot_of: np.ndarray
+    popularity: np.ndarray
+    levels: list[np.ndarray]
+    vectors: list[np.ndarray]
+    taste: np.ndarray
+
+    def __repr__(self) -> str:
+        return f"World({self.num_users:,} users, {self.num_items:,} items, seed {self.seed})"
+
+    @property
+    def num_users(self) -> int:
+        """Number of users."""
+        return len(self.taste)
+
+    @property
+    def num_items(self) -> int:
+        """Number of items."""
+        return len(self.popularity)
+
+    def user_keys(self) -> Keys:
+        """"u0001", "u0002", ..."""
+        return _numbered("u", self.num_users)
+
+    def item_keys(self) -> Keys:
+        """"i0001", "i0002", ..."""
+        return _numbered("i", self.num_items)
+
+    def interactions(self, *, seed: int | None = None, repeats: bool = False) -> Interactions:
+        """Draw a log. Another `seed` gives other events of the same world.
+
+        Without repeats each event is drawn from eta over the items the user has not had yet.
+        """
+        draw = np.random.default_rng([self.seed, 1, 0 if seed is None else seed + 1])
+        lengths = np.maximum(1, draw.gamma(2.0, self.events / 2, self.num_users).astype(np.int64))
+        user = np.repeat(np.arange(self.num_users), lengths)
+        item = self._draw(user, draw)
+        gaps = draw.exponential(size=len(user))
+        start = np.cumsum(lengths) - lengths
+        elapsed = np.cumsum(gaps) - np.repeat((np.cumsum(gaps) - gaps)[start], lengths)
+        span = np.repeat(np.maximum.reduceat(elapsed, start), lengths)
+        begin = np.repeat(draw.uniform(0, 0.5, self.num_users), lengths)
+        time = EPOCH + ((begin + 0.5 * elapsed / span) * 365 * 86_400).astype(np.int64)
+        if not repeats:
+            _, first = np.unique(user * np.int64(self.num_items) + item, return_index=True)
+            keep = np.sort(first)
+            user, item, time = user[keep], item[keep], time[keep]
+        users, items = user.astype(np.int32), item.astype(np.int32)
+        return Interactions(
+            self.user_keys(), self.item_keys(), users, items, time, item_table=self.item_table()
+        )
+
+    def item_table(self) -> pa.Table:
+        """The planted category and subcategory of each item."""
+        slots = len(self.levels[-1])
+        columns = {}
+        for name, j in (("category", 0), ("subcategory", 1)):
+            if j < len(self.levels):
+                node = self.slot_of // (slots // len(self.levels[j]))
+                names = pa.array([f"{name[0]}{i:03d}" for i in range(len(self.levels[j]))])
+                columns[name] = names.take(pa.array(node))
+        return pa.table(columns)
+
+    def eta(self, users: np.ndarray) -> np.ndarray:
+        """eta(y | u) for these users, (B, I), float64; rows sum to 1. Costs B * I cells."""
+        path = np.zeros((len(users), 1))
+        for mass, vectors in zip(self.levels, self.vectors, strict=True):
+            with np.errstate(divide="ignore"):
+                logits = self.taste[users] @ vectors.T + np.log(mass)
+            logits = logits.reshape(len(users), -1, self.arity)
+            top = logits.max(2, keepdims=True)
+            weights = np.exp(logits - np.where(np.isfinite(top), top, 0.0))
+            local = weights / np.maximum(weights.sum(2, keepdims=True), 1e-300)
+            path = (path[:, :, None] * local).reshape(len(users), -1)
+        return (1 - self.noise) * path[:, self.slot_of] + self.noise * self.popularity
+
+    def best(
+        self, k: int, users: np.ndarray | None = None, exclude: Ragged | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The Bayes-optimal list: item rows (B, k) and their probabilities.
+
+        Args:
+            users: user rows; all by default.
+            exclude: items that may not be listed, one row per user.
+        """
+        users = np.arange(self.num_users) if users is None else users
+        lists = [
+            (ids, np.take_along_axis(eta, ids, 1) * (ids >= 0))
+            for _, eta, ids in self._lists(k, users, exclude)
+        ]
+        return np.concatenate([i for i, _ in lists]), np.concatenate([p for _, p in lists])
+
+    def ceiling(self, metric: str, k: int, holdout: Holdout | None = None) -> float:
+        """What no model can beat: the expected metric of the best list for one fresh event.
+
+        With a holdout: for its users, over the items it does not mask.
+        """
+        return self._expected(metric, k, holdout, None)
+
+    def regret(
+        self, model: Any, k: int, *, metric: str = "recall", holdout: Holdout | None = None
+    ) -> float:
+        """How far a model's lists are below the ceiling, in the same expectation.
+
+        With a holdout the model sees its histories and masks; otherwise every user the model
+        knows is asked, with nothing masked.
+        """
+        return self.ceiling(metric, k, holdout) - self._expected(metric, k, holdout, model)
+
+    def evaluate(self, holdout: Holdout, k: Any = (10, 20, 50), **rules: Any) -> Result:
+        """The Bayes-optimal lists measured on a holdout like any model."""
+        counts = np.bincount(holdout.history.ids, minlength=self.num_items)
+        self._check(holdout)
+
+        def search(part: Holdout, most: int, exact: bool) -> np.ndarray:
+            return self.best(most, part.users, part.masked)[0]
+
+        return evaluate(search, holdout, item_counts=counts, k=k, **rules)
+
+    # inside --------------------------------------------------------------------------------------
+
+    def _check(self, holdout: Holdout) -> None:
+        if (len(holdout.user_keys), len(holdout.item_keys)) != (self.num_users, self.num_items):
+            raise SoftdexError("world: the holdout is not of this world (its keys differ).")
+
+    def _lists(
+        self, k: int, users: np.ndarray, exclude: Ragged | None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Blocks of (positions, eta, best ids)."""
+        size = max(1, CELLS // len(self.levels[-1]))
+        for start in range(0, len(users), size):
+            at = np.arange(start, min(start + size, len(users)))
+            eta = self.eta(users[at])
+            open_ = eta.copy() if exclude is not None else eta
+            if exclude is not None:
+                part = exclude.take(at)
+                open_[part.row_of, part.ids] = -np.inf
+            hits = top_k(torch.from_numpy(open_), min(k, self.num_items))
+            yield at, eta, torch.where(hits.scores > -torch.inf, hits.ids, -1).numpy()
+
+    def _expected(self, metric: str, k: int, holdout: Holdout | None, model: Any) -> float:
+        choose("world", "metric", metric, list(WORTH))
+        if holdout is None:
+            users, masked = np.arange(self.num_users), empty(self.num_users)
+        else:
+            self._check(holdout)
+            users, masked = holdout.users, holdout.masked
+        worth = WORTH[metric](np.arange(1, k + 1), k)
+        total = 0.0
+        for at, eta, ids in self._lists(k, users, masked):
+            seen = masked.take(at)
+            if model is not None:
+                ids = self._answers(model, k, users[at], holdout, at)
+            reachable = 1 - np.bincount(
+                seen.row_of, weights=eta[seen.row_of, seen.ids], minlength=len(at)
+            )
+            gained = np.where(ids >= 0, np.take_along_axis(eta, ids, 1), 0.0)
+            total += float((gained @ worth[: ids.shape[1]] / reachable).sum())
+        return total / len(users)
+
+    def _answers(
+        self, model: Any, k: int, users: np.ndarray, holdout: Holdout | None, at: np.ndarray
+    ) -> np.ndarray:
+        if (len(model.users), len(model.items)) != (self.num_users, self.num_items):
+            raise SoftdexError("world: the model was not trained on this world (its keys differ).")
+        if holdout is not None:
+            part = holdout.take(at)
+            return np.asarray(model.search(part.users, part.history, k, part.masked))
+        return np.asarray(model.search(users, model.seen.take(users), k))
+
+    def _draw(self, user: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """One item for each event, walking down the tree level by level."""
+        node = np.zeros(len(user), np.int64)
+        for level, (mass, vectors) in enumerate(zip(self.levels, self.vectors, strict=True)):
+            node = self._step(node, user, mass, vectors, draw)
+            if level == 0 and self.stickiness:
+                node = self._stay(node, user, draw)
+        item_of = np.argsort(self.slot_of)
+        structured = item_of[node]
+        cdf = np.cumsum(self.popularity)
+        anything = np.searchsorted(cdf, draw.random(len(user)) * cdf[-1], side="right")
+        return np.where(draw.random(len(user)) < self.noise, anything, structured)
+
+    def _step(
+        self,
+        node: np.ndarray,
+        user: np.ndarray,
+        mass: np.ndarray,
+        vectors: np.ndarray,
+        draw: np.random.Generator,
+    ) -> np.ndarray:
+        """Go from each event's node to one of its children."""
+        chosen = np.empty_like(node)
+        size = max(1, CELLS // (4 * self.arity))
+        for start in range(0, len(node), size):
+            part = slice(start, start + size)
+            children = node[part, None] * self.arity + np.arange(self.arity)
+            with np.errstate(divide="ignore"):
+                logits = np.log(mass[children])
+            logits += np.einsum("ed,ead->ea", self.taste[user[part]], vectors[children])
+            weights = np.cumsum(np.exp(logits - logits.max(1, keepdims=True)), 1)
+            threshold = draw.random((len(weights), 1)) * weights[:, -1:]
+            chosen[part] = children[np.arange(len(weights)), (weights > threshold).argmax(1)]
+        return chosen
+
+    def _stay(self, node: np.ndarray, user: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        """Events that stay take the top category of the last event that did not."""
+        stays = draw.random(len(user)) < self.stickiness
+        stays[np.concatenate([[True], np.diff(user) != 0])] = False
+        return node[np.maximum.accumulate(np.where(stays, 0, np.arange(len(user))))]
+
+
+def _numbered(letter: str, n: int) -> Keys:
+    width = len(str(n - 1))
+    digits = np.char.zfill(np.arange(n).astype(str), width)
+    return Keys(pa.array(np.char.add(letter, digits), pa.string()), pa.string())
