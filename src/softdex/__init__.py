@@ -2,11 +2,12 @@
 
 from softdex import recipes, split, synthetic
 from softdex.evaluate import Result
+from softdex.holdout import Holdout, Split
 from softdex.interactions import Interactions
 from softdex.read import read
 from softdex.recipes import fit
-from softdex.retrieve import Recommendations, Retriever, load
-from softdex.split import Holdout, Split
+from softdex.recommendations import Recommendations
+from softdex.retrieve import Retriever, load
 
 __version__ = "0.1.0"
 __all__ = [

@@ -92,7 +92,14 @@ def read(path: Path) -> Contents:
     try:
         tensors = safetensors.torch.load(raw["tensors.safetensors"])
         users, items = (_arrow_table(raw[name]) for name in ("users.arrow", "items.arrow"))
-    except (ValueError, OSError, KeyError, TypeError, pa.ArrowException, safetensors.SafetensorError) as error:
+    except (
+        ValueError,
+        OSError,
+        KeyError,
+        TypeError,
+        pa.ArrowException,
+        safetensors.SafetensorError,
+    ) as error:
         raise _damaged(path, error) from None
     promised = (manifest["tensors"], manifest["users"], manifest["items"])
     if promised != (_shapes(tensors), users.num_rows, items.num_rows):

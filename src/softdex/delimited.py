@@ -43,7 +43,11 @@ def layout(path: Path, separator: str | None, encoding: str) -> Layout:
     if not head.strip():
         raise DataError(f"read: {path} is empty. Expected a table with a user and an item column.")
     if b"\0" in head and not encoding.lower().startswith("utf-16"):
-        hint = " It starts like UTF-16: pass encoding='utf-16'." if head[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        hint = (
+            " It starts like UTF-16: pass encoding='utf-16'."
+            if head[:2] in (b"\xff\xfe", b"\xfe\xff")
+            else ""
+        )
         raise DataError(f"read: {path} is not a text table (it holds zero bytes).{hint}")
     text = head.decode(encoding, errors="replace").lstrip("\ufeff")
     lines = [line for line in text.splitlines() if line.strip()]
@@ -91,7 +95,9 @@ def _parse(shape: Layout, source: Any, columns: list[str], ids: Collection[str])
         return _fast(shape, source, columns, {name: pa.string() for name in ids})
 
 
-def _fast(shape: Layout, source: Any, columns: list[str], kinds: dict[str, pa.DataType]) -> pa.Table:
+def _fast(
+    shape: Layout, source: Any, columns: list[str], kinds: dict[str, pa.DataType]
+) -> pa.Table:
     separator = STAND_IN.decode() if len(shape.separator) > 1 else shape.separator
     return pacsv.read_csv(
         source,

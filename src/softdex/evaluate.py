@@ -10,9 +10,9 @@ from typing import Any, final
 import numpy as np
 
 from softdex.errors import SoftdexError, choose
+from softdex.holdout import Card, Holdout
 from softdex.ragged import Ragged
-from softdex.split import Card, Holdout
-from softdex.tables import Record, Rows, progress, render
+from softdex.tables import Rows, progress, render
 
 METRICS = ("precision", "recall", "f", "ndcg", "mrr", "map", "hit")
 CONVENTIONS = {
@@ -69,13 +69,14 @@ class Result(Mapping[str, float]):
     def __str__(self) -> str:
         names = list(dict.fromkeys(name.split("@")[0] for name in self))
         header = ["", *(f"@{k}" for k in self.cutoffs)]
-        rows = [[name, *(self._shown(f"{name}@{k}") for k in self.cutoffs)] for name in names]
+        rows = [[name, *(self.shown(f"{name}@{k}") for k in self.cutoffs)] for name in names]
         title = f"{len(self.users):,} users, {self.card.name} split {self.card.sha256[:8]}"
         return render(title, header, rows)
 
     __repr__ = __str__
 
-    def _shown(self, name: str) -> str:
+    def shown(self, name: str) -> str:
+        """A figure as tables show it: mean ± standard error."""
         error = self.standard_error(name)
         tail = "" if math.isnan(error) else f" ±{error:.4f}"
         return f"{self.means[name]:.4f}{tail}" if name in self.means else ""
@@ -93,7 +94,10 @@ class Result(Mapping[str, float]):
         generator = np.random.default_rng(seed)
         n = gaps.shape[1]
         means = np.stack(
-            [gaps @ np.bincount(generator.integers(n, size=n), minlength=n) / n for _ in range(samples)]
+            [
+                gaps @ np.bincount(generator.integers(n, size=n), minlength=n) / n
+                for _ in range(samples)
+            ]
         )
         low, high = np.quantile(means, (0.025, 0.975), axis=0)
         tail = np.minimum((means <= 0).mean(0), (means >= 0).mean(0))
@@ -142,7 +146,12 @@ class Result(Mapping[str, float]):
             if len(items):
                 share_hit = float(hits / asked) if asked else math.nan
                 rows.append(
-                    {"items": label, "count": len(items), "targets": int(asked), f"recall@{k}": share_hit}
+                    {
+                        "items": label,
+                        "count": len(items),
+                        "targets": int(asked),
+                        f"recall@{k}": share_hit,
+                    }
                 )
         return Rows(f"By popularity of the target, k={k}: share of targets found", rows)
 
@@ -167,7 +176,8 @@ def evaluate(
             adds the exact figures as "exact recall@20" and "overlap@20", the share of the exact
             list that is served, so that the model's and the index's losses are two figures.
         empty: users without a target are left out (`skip`) or count as 0 (`zero`).
-        repeats: a target that occurs twice counts `once`, or enlarges recall's denominator (`count`).
+        repeats: a target that occurs twice counts `once`, or twice in what recall is divided by
+            (`count`).
         ideal: NDCG and MAP are divided by what k places can reach (`truncated`), or by what all
             targets could reach in a list without end (`full`).
         The last three default to what the holdout's protocol says, else to the first named.
@@ -177,7 +187,11 @@ def evaluate(
         raise SoftdexError(f"evaluate: expected cut-offs of at least 1, got {k}.")
     choose("evaluate", "index", index, ("served", "exact", "both"))
     rules = _conventions(holdout, {"empty": empty, "repeats": repeats, "ideal": ideal})
-    rows = np.flatnonzero(holdout.targets.lengths) if rules["empty"] == "skip" else np.arange(len(holdout))
+    rows = (
+        np.flatnonzero(holdout.targets.lengths)
+        if rules["empty"] == "skip"
+        else np.arange(len(holdout))
+    )
     if not len(rows):
         raise SoftdexError("evaluate: no user of the holdout has a target.")
     tally = _Tally(len(holdout.item_keys), cutoffs, rules)
@@ -226,7 +240,9 @@ class _Tally:
         if exact is not None:
             true = _is_target(exact, distinct, self.num_items)
             self._append("exact ", user_metrics(true, sizes, self.cutoffs, self.rules["ideal"]))
-            self._append("", {f"overlap@{k}": overlap(lists[:, :k], exact[:, :k]) for k in self.cutoffs})
+            self._append(
+                "", {f"overlap@{k}": overlap(lists[:, :k], exact[:, :k]) for k in self.cutoffs}
+            )
 
     def _append(self, prefix: str, values: dict[str, np.ndarray]) -> None:
         for name, column in values.items():
@@ -290,9 +306,3 @@ def overlap(lists: np.ndarray, exact: np.ndarray) -> np.ndarray:
     rows = np.arange(len(lists))[:, None] * (np.int64(max(lists.max(), exact.max())) + 1)
     both = np.isin(rows + exact, (rows + lists)[lists >= 0]) & (exact >= 0)
     return both.sum(1) / np.maximum(1, (exact >= 0).sum(1))
-
-
-def leaderboard(results: Mapping[str, Result], names: Sequence[str]) -> Record | Rows:
-    """Several results side by side: one row a model, mean ± standard error."""
-    rows = [{"": model, **{n: r._shown(n) for n in names}} for model, r in results.items()]
-    return Rows("", rows)

@@ -55,7 +55,9 @@ class Interactions:
         return len(self.user)
 
     def __repr__(self) -> str:
-        return f"Interactions({len(self):,} rows, {self.num_users:,} users, {self.num_items:,} items)"
+        return (
+            f"Interactions({len(self):,} rows, {self.num_users:,} users, {self.num_items:,} items)"
+        )
 
     @property
     def num_users(self) -> int:
@@ -145,7 +147,9 @@ class Interactions:
         if keep == "keep":
             return self
         pair = self.user * np.int64(self.num_items) + self.item
-        order = np.argsort(pair, kind="stable") if self.time is None else np.lexsort((self.time, pair))
+        order = (
+            np.argsort(pair, kind="stable") if self.time is None else np.lexsort((self.time, pair))
+        )
         last = np.append(np.diff(pair[order]) != 0, True) if len(order) else np.zeros(0, bool)
         rows = order[last]
         kept = self.select(np.sort(rows))
@@ -166,6 +170,14 @@ class Interactions:
             if enough.sum() == keep.sum():
                 return self.select(keep).compact()
             keep = enough
+
+    def to_arrow(self) -> pa.Table:
+        """The log with its keys, as it can be read again."""
+        columns = {"user": self.users.take(self.user), "item": self.items.take(self.item)}
+        for name in ("time", "rating", "weight"):
+            if getattr(self, name) is not None:
+                columns[name] = pa.array(getattr(self, name))
+        return pa.table(columns | {name: pa.array(c) for name, c in self.extra.items()})
 
     def repeats(self) -> int:
         """How many rows repeat an earlier (user, item) pair."""

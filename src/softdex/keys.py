@@ -85,7 +85,7 @@ class Keys:
     def _bisect(self, key: object) -> int:
         if key is None:
             return -1
-        at = bisect.bisect_left(_Scalars(self.values), key)  # type: ignore[type-var]
+        at = bisect.bisect_left(_Scalars(self.values), key)
         return at if at < len(self) and self.values[at].as_py() == key else -1
 
     def _hint(self, key: object) -> str:

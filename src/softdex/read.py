@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import glob
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import scipy.sparse as sp
 
 from softdex import delimited
 from softdex.errors import DataError, choose, nearest, some
 from softdex.interactions import Interactions
 from softdex.keys import encode, range_keys
+from softdex.sources import Source, concatenate, open_source
 from softdex.tables import say
 
 NAMES = {
@@ -31,7 +29,6 @@ NAMES = {
     "weight": "weight count plays playcount confidence",
 }
 FLAGS = ("test", "istest", "split", "fold")
-TEXT = (".csv", ".tsv", ".txt", ".dat", ".data", ".inter")
 Column = str | int | Literal[False] | None
 
 
@@ -81,151 +78,14 @@ def read(
     if sp.issparse(source):
         log, found = _from_matrix(source), "a sparse matrix (rows are users, columns are items)"
     else:
-        log, found = _from_columns(_open(source, separator, encoding), wanted, keep, bad_rows)
+        log, found = _from_columns(open_source(source, separator, encoding), wanted, keep, bad_rows)
     log = log.deduplicate(duplicates)
     if items is not None:
-        log, note = _attach(log, _open(items, separator, encoding))
+        log, note = _attach(log, open_source(items, separator, encoding))
         found += f"; {note}"
     size = f"{len(log):,} rows, {log.num_users:,} users, {log.num_items:,} items"
     say(f"read {found} -> {size}", quiet=quiet)
     return log
-
-
-@dataclass
-class _Loader:
-    """Where columns come from: a table in memory, Parquet files, or text files."""
-
-    label: str
-    names: list[str]
-    table: pa.Table | None = None
-    parquet: list[Path] = field(default_factory=list)
-    text: list[delimited.Layout] = field(default_factory=list)
-
-    def load(self, columns: list[str], ids: list[str]) -> pa.Table:
-        """These columns as they stand."""
-        if self.text:
-            return _concatenate([delimited.load(t, columns, ids) for t in self.text])
-        if self.table is not None:
-            return self.table.select(columns)
-        try:
-            return _concatenate([pq.read_table(p, columns=columns) for p in self.parquet])
-        except (pa.ArrowInvalid, OSError) as error:
-            raise DataError(f"read: cannot read {self.label} ({error}).") from None
-
-
-def _concatenate(tables: list[pa.Table]) -> pa.Table:
-    if len(tables) == 1:
-        return tables[0]
-    try:
-        return pa.concat_tables(tables, promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError):  # ids are integers here and strings there
-        texts = [t.cast(pa.schema([(n, pa.string()) for n in t.column_names])) for t in tables]
-        return pa.concat_tables(texts)
-
-
-def _open(source: Any, separator: str | None, encoding: str) -> _Loader:
-    if isinstance(source, (str, Path)) or (
-        isinstance(source, list) and source and all(isinstance(s, (str, Path)) for s in source)
-    ):
-        return _from_paths(_paths(source), separator, encoding)
-    if isinstance(source, Interactions):
-        raise DataError("read: this is a log already. Use it as it is.")
-    if isinstance(source, (pa.Table, pa.RecordBatch, Mapping)) or hasattr(source, "__arrow_c_stream__"):
-        table = pa.table(source)
-    else:
-        table = _from_tuples(source)
-    twice = [n for i, n in enumerate(table.column_names) if n in table.column_names[:i]]
-    if twice:
-        raise DataError(f"read: the table has duplicate columns ({some(twice)}). Rename them.")
-    return _Loader("a table", table.column_names, table=table)
-
-
-def _from_tuples(source: Any) -> pa.Table:
-    if not isinstance(source, Iterable):
-        raise DataError(
-            f"read: cannot read {type(source).__name__}. Expected a path, an Arrow-speaking table, "
-            "a scipy sparse matrix or an iterable of (user, item[, time[, weight]]) tuples."
-        )
-    rows = list(source)
-    if not rows:
-        raise DataError("read: the source is empty. Expected (user, item[, time[, weight]]) tuples.")
-    try:
-        widths = {len(r) for r in rows}
-    except TypeError:
-        widths = set()
-    if len(widths) != 1 or not 2 <= max(widths) <= 4 or isinstance(rows[0], str):
-        raise DataError(
-            "read: expected tuples (user, item[, time[, weight]]) of one length, got "
-            f"{rows[0]!r} first and lengths {sorted(widths) or 'none'}."
-        )
-    names = ("user", "item", "time", "weight")[: max(widths)]
-    columns = {}
-    for name, cells in zip(names, zip(*rows, strict=True), strict=True):
-        try:
-            columns[name] = pa.array(cells)
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            kinds = sorted({type(c).__name__ for c in cells})
-            raise DataError(
-                f"read: column {name!r} mixes {', '.join(kinds)}. Use one kind, e.g. strings."
-            ) from None
-    return pa.table(columns)
-
-
-def _paths(source: str | Path | list[Any]) -> list[Path]:
-    if isinstance(source, list):
-        return [p for s in source for p in _paths(s)]
-    path = Path(source).expanduser()
-    if path.is_dir():
-        inside = sorted(p for p in path.iterdir() if p.is_file() and _is_table(p))
-        if not inside:
-            raise DataError(f"read: folder {path} holds no Parquet or text table.")
-        return inside
-    if path.exists():
-        return [path]
-    if any(c in str(path) for c in "*?["):
-        matches = [Path(p) for p in sorted(glob.glob(str(path), recursive=True))]
-        if matches:
-            return matches
-        raise DataError(f"read: nothing matches {path}.")
-    folder = path.parent
-    beside = [p.name for p in folder.iterdir()] if folder.is_dir() else []
-    hint = nearest(path.name, beside[:500]) if folder.is_dir() else f"Folder {folder} is missing too."
-    raise DataError(f"read: no file {path}. {hint if 'Known' not in hint else ''}".rstrip())
-
-
-def _is_table(path: Path) -> bool:
-    suffixes = [s for s in path.suffixes if s != ".gz"]
-    return bool(suffixes) and suffixes[-1] in (*TEXT, ".parquet", ".pq") and path.name[0] not in "._"
-
-
-def _from_paths(paths: list[Path], separator: str | None, encoding: str) -> _Loader:
-    label = str(paths[0]) if len(paths) == 1 else f"{len(paths)} files ({paths[0]}, ...)"
-    is_parquet = [p.suffix in (".parquet", ".pq") or _magic(p) == b"PAR1" for p in paths]
-    if all(is_parquet):
-        try:
-            names = pq.read_schema(paths[0]).names
-        except (pa.ArrowInvalid, OSError) as error:
-            raise DataError(f"read: {paths[0]} is not a readable Parquet file ({error}).") from None
-        return _Loader(label, names, parquet=paths)
-    if any(is_parquet):
-        raise DataError(f"read: {label} mixes Parquet and text files. Read them one kind at a time.")
-    try:
-        text = [delimited.layout(p, separator, encoding) for p in paths]
-    except (OSError, EOFError) as error:
-        raise DataError(f"read: cannot read {label} ({error}).") from None
-    except LookupError:
-        raise DataError(f"read: unknown encoding {encoding!r}. Try 'utf-8' or 'latin-1'.") from None
-    for other in text[1:]:
-        if other.names != text[0].names:
-            raise DataError(
-                f"read: {other.path} has columns {other.names}, {text[0].path} has {text[0].names}."
-            )
-    return _Loader(label, text[0].names, text=text)
-
-
-def _magic(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(4)
 
 
 def _simple(name: str) -> str:
@@ -233,7 +93,7 @@ def _simple(name: str) -> str:
 
 
 def _find_columns(
-    loader: _Loader, wanted: Mapping[str, Column], required: tuple[str, ...] = ("user", "item")
+    loader: Source, wanted: Mapping[str, Column], required: tuple[str, ...] = ("user", "item")
 ) -> tuple[dict[str, list[str]], list[str]]:
     """The candidate columns of each role, best first."""
     by_name: dict[str, list[str]] = {}
@@ -255,7 +115,9 @@ def _find_columns(
             roles[role] = [c for alias in NAMES[role].split() for c in by_name.get(alias, [])]
             twins = [c for c in roles[role] if _simple(c) == _simple(roles[role][0])]
             if len(twins) > 1:
-                raise DataError(f"read: columns {some(twins)} could each be the {role}. Say {role}=...")
+                raise DataError(
+                    f"read: columns {some(twins)} could each be the {role}. Say {role}=..."
+                )
     if guess and any(wanted[role] is None for role in guess if role in wanted):
         notes.append("(no header: columns guessed by place)")
     missing = [r for r in required if not roles.get(r)]
@@ -264,11 +126,13 @@ def _find_columns(
     return {role: names for role, names in roles.items() if names}, notes
 
 
-def _missing(loader: _Loader, missing: list[str], headerless: bool) -> str:
+def _missing(loader: Source, missing: list[str], headerless: bool) -> str:
     what = " and no ".join(f"{r} column" for r in missing)
     text = f"read: {loader.label} has no {what} among {some(loader.names, 12)}. "
     if headerless:
-        return text + "It has no header: give column numbers, e.g. read(path, user=0, item=1, time=3)."
+        return (
+            text + "It has no header: give column numbers, e.g. read(path, user=0, item=1, time=3)."
+        )
     fix = ", ".join(f"{r}='...'" for r in missing)
     if missing == ["user"]:
         return (
@@ -278,12 +142,14 @@ def _missing(loader: _Loader, missing: list[str], headerless: bool) -> str:
     return text + f"Name it: read(path, {fix})."
 
 
-def _named(loader: _Loader, role: str, given: str | int) -> str:
+def _named(loader: Source, role: str, given: str | int) -> str:
     if isinstance(given, bool) or not isinstance(given, (str, int)):
         raise DataError(f"read: {role}={given!r}: expected a column name, a number, None or False.")
     if isinstance(given, int):
         if not 0 <= given < len(loader.names):
-            raise DataError(f"read: {role}={given}: the source has columns 0 to {len(loader.names) - 1}.")
+            raise DataError(
+                f"read: {role}={given}: the source has columns 0 to {len(loader.names) - 1}."
+            )
         return loader.names[given]
     if given not in loader.names:
         raise DataError(f"read: no column {given!r} for {role}. {nearest(given, loader.names)}")
@@ -310,7 +176,7 @@ def _guess_by_place(shape: delimited.Layout) -> dict[str, str]:
 
 
 def _from_columns(
-    loader: _Loader, wanted: Mapping[str, Column], keep: Sequence[str], bad_rows: str
+    loader: Source, wanted: Mapping[str, Column], keep: Sequence[str], bad_rows: str
 ) -> tuple[Interactions, str]:
     """Build a log from the columns of a table; also a line that says which were taken."""
     for name in keep:
@@ -337,10 +203,13 @@ def _from_columns(
         raise DataError(f"read: {loader.label} has columns {some(loader.names)} and no rows.")
     users, user = encode(table[chosen["user"]], "user")
     items, item = encode(table[chosen["item"]], "item")
-    numbers = {r: _numbers(table[chosen[r]], r) for r in ("time", "rating", "weight") if r in chosen}
+    numbers = {
+        r: _numbers(table[chosen[r]], r) for r in ("time", "rating", "weight") if r in chosen
+    }
     extra = {n: table[n].to_numpy() for n in flags}
     found = " ".join([f"{loader.label}:", *(f"{r}={c}" for r, c in chosen.items()), *notes])
-    return Interactions(users, items, user, item, extra=extra, **numbers), found
+    log = Interactions(users, items, user, item, extra=extra, **numbers)  # type: ignore[arg-type]
+    return log, found
 
 
 def _choose_complete(
@@ -403,7 +272,9 @@ def _numbers(column: pa.ChunkedArray, role: str, *, strict: bool = True) -> np.n
     """
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        column = column.cast(pa.timestamp("us", getattr(kind, "tz", None)), safe=False).cast(pa.int64())
+        column = column.cast(pa.timestamp("us", getattr(kind, "tz", None)), safe=False).cast(
+            pa.int64()
+        )
     elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
         try:
             column = column.cast(pa.timestamp("us")).cast(pa.int64())
@@ -439,7 +310,7 @@ FIX = "Mend the source, or leave such rows out with bad_rows='drop'."
 
 
 def _without_bad_lines(
-    loader: _Loader,
+    loader: Source,
     chosen: Mapping[str, str],
     columns: list[str],
     bad_rows: str,
@@ -460,10 +331,12 @@ def _without_bad_lines(
         table, problems = delimited.load_good_lines(shape, used, columns, ids, numeric)
         tables.append(table)
         dropped = sum(map(len, problems.values()))
-        notes.append(f"(dropped {dropped:,} bad lines of {shape.path}: {delimited.explain(problems)})")
+        notes.append(
+            f"(dropped {dropped:,} bad lines of {shape.path}: {delimited.explain(problems)})"
+        )
     if not tables:
         raise DataError(f"read: {loader.label} does not parse ({reason}). Is the separator right?")
-    return _concatenate(tables)
+    return concatenate(tables)
 
 
 def _from_matrix(matrix: Any) -> Interactions:
@@ -484,7 +357,7 @@ def _from_matrix(matrix: Any) -> Interactions:
     )
 
 
-def _attach(log: Interactions, loader: _Loader) -> tuple[Interactions, str]:
+def _attach(log: Interactions, loader: Source) -> tuple[Interactions, str]:
     """Put an item table beside the log, one row per item key."""
     roles, _ = _find_columns(loader, {"item": None}, required=("item",))
     key = roles["item"][0]
@@ -498,8 +371,8 @@ def _attach(log: Interactions, loader: _Loader) -> tuple[Interactions, str]:
     known = np.flatnonzero(rows >= 0)
     if not len(known):
         raise DataError(
-            f"read: no key of the item table's column {key!r} ({some(table[key].slice(0, 3))}) is an "
-            f"item of the log ({some(log.items.values.slice(0, 3))}). Is it the right table?"
+            f"read: no key of the item table's column {key!r} ({some(table[key].slice(0, 3))}) is "
+            f"an item of the log ({some(log.items.values.slice(0, 3))}). Is it the right table?"
         )
     place = np.full(log.num_items, -1, np.int64)
     place[rows[known]] = known

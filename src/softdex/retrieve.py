@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, final
 
@@ -16,60 +15,24 @@ import scipy
 import torch
 
 from softdex import artifact
+from softdex.catalogue import allowed, check_columns, listed
 from softdex.encode.counting import Anyone, Neighbours
-from softdex.errors import ArtifactError, DataError, SoftdexError, choose, nearest
+from softdex.errors import ArtifactError, DataError, SoftdexError, choose
 from softdex.evaluate import Result, evaluate
+from softdex.holdout import Holdout
 from softdex.index.contract import MAX_MEMORY, Filter, Hits
 from softdex.index.flat import Flat
 from softdex.interactions import Interactions
 from softdex.keys import Keys, restore
-from softdex.ragged import Ragged, concatenate, empty, group, offsets
+from softdex.ragged import Ragged, empty, offsets
+from softdex.recommendations import Recommendations
 from softdex.score import Constant, Dot, Sparse
-from softdex.split import Holdout
 from softdex.tables import parse_bytes, progress
 
-ENCODERS = {"anyone": Anyone, "neighbours": Neighbours}
-SCORERS = {"constant": Constant, "dot": Dot, "sparse": Sparse}
+ENCODERS: dict[str, Any] = {"anyone": Anyone, "neighbours": Neighbours}
+SCORERS: dict[str, Any] = {"constant": Constant, "dot": Dot, "sparse": Sparse}
 BATCH = 1024
 MODEL_FILE = "model.sdx"
-
-
-@final
-class Recommendations:
-    """An Arrow table of recommendations: goes where Arrow goes, and prints in a notebook.
-
-    `pa.table(recs)`, `polars.from_arrow(recs)` and `pandas.DataFrame.from_arrow(recs)` take it as
-    it is; the methods of `pyarrow.Table` (`to_pandas`, `to_pylist`, ...) work on it too.
-    """
-
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.table, name)
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.table[key]
-
-    def __len__(self) -> int:
-        return int(self.table.num_rows)
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self.table.__arrow_c_stream__(requested_schema)
-
-    def __repr__(self) -> str:
-        return str(self.table)
-
-    def _repr_html_(self) -> str:
-        names = self.table.column_names
-        head = "".join(f"<th>{escape(n)}</th>" for n in names)
-        rows = (
-            "".join(f"<td>{escape(str(row[n]))}</td>" for n in names)
-            for row in self.table.slice(0, 50).to_pylist()
-        )
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        more = f"<p>{len(self):,} rows, 50 shown</p>" if len(self) > 50 else ""
-        return f"<table><tr>{head}</tr>{body}</table>{more}"
 
 
 @final
@@ -129,27 +92,27 @@ class Retriever:
                 place of what is stored. Alone, the users are numbered 0, 1, ...
             exclude_seen: leave out what the user has had (in training, or in `history`).
             allow, deny: item keys that alone may, or must not, come back.
-            where: item columns to match, as {"genre": "Comedy", "year": [1999, 2000]} (a list column
-                matches if it holds the value), or a pyarrow.compute expression.
+            where: item columns to match, as {"genre": "Comedy", "year": [1999, 2000]} (a list
+                column matches if it holds the value), or a pyarrow.compute expression.
             columns: item columns to add to the table.
             unknown: users or history items that are not known: `error`, `skip` them, or give such
                 users what is `popular`.
             max_memory: bytes (or "2GB") of scores held at a time.
         """
         choose("recommend", "rule for unknown users", unknown, ("error", "popular", "skip"))
-        self._check_columns(columns)
+        check_columns(self.item_table, columns)
         names, rows, past = self._who(users, history, unknown)
-        allowed = self._allowed(allow, deny, where)
+        mask = allowed(self.items, self.item_table, allow, deny, where)
         limit = parse_bytes(max_memory)
         tables = []
         for part in _blocks(len(rows), self._batch(limit)):
             seen = past.take(part)
-            filter = Filter(seen if exclude_seen else None, allowed)
+            filter = Filter(seen if exclude_seen else None, mask)
             hits = self._search(rows[part], seen, k, filter, max_memory=limit)
             lost = rows[part] == -1
             if history is None and lost.any():
                 ids, scores = hits.ids.clone(), hits.scores.clone()
-                ids[lost], scores[lost] = self._popular(int(lost.sum()), k, Filter(None, allowed))
+                ids[lost], scores[lost] = self._popular(int(lost.sum()), k, Filter(None, mask))
                 hits = Hits(ids, scores)
             tables.append(self._table("user", names.take(pa.array(part)), hits, columns))
         return Recommendations(pa.concat_tables(tables))
@@ -167,15 +130,15 @@ class Retriever:
         max_memory: int | str = MAX_MEMORY,
     ) -> int:
         """Recommend for every user into a Parquet file, streamed; returns the number of rows."""
-        self._check_columns(columns)
+        check_columns(self.item_table, columns)
         limit = parse_bytes(max_memory)
-        allowed = self._allowed(allow, deny, where)
+        mask = allowed(self.items, self.item_table, allow, deny, where)
         blocks = list(_blocks(len(self.users), self._batch(limit)))
 
         def tables() -> Iterator[pa.Table]:
             for part in progress(blocks, "recommending", len(blocks)):
                 seen = self.seen.take(part)
-                filter = Filter(seen if exclude_seen else None, allowed)
+                filter = Filter(seen if exclude_seen else None, mask)
                 hits = self._search(part, seen, k, filter, max_memory=limit)
                 yield self._table("user", self.users.take(part), hits, columns)
 
@@ -208,11 +171,11 @@ class Retriever:
         columns: Sequence[str] = (),
     ) -> Recommendations:
         """The k items most like each of these, as a table (item, rank, similar, score, ...)."""
-        self._check_columns(columns)
-        rows = self.items.rows(_listed(items), "similar", "items")
+        check_columns(self.item_table, columns)
+        rows = self.items.rows(listed(items), "similar", "items")
         query = self.encoder.similar(rows)
         itself = Ragged(np.arange(len(rows) + 1), rows)
-        filter = Filter(itself, self._allowed(allow, deny, where))
+        filter = Filter(itself, allowed(self.items, self.item_table, allow, deny, where))
         hits = self.index.search(query, k, filter=filter)
         table = self._table("item", self.items.take(rows), hits, columns, found="similar")
         return Recommendations(table)
@@ -292,7 +255,7 @@ class Retriever:
         if users is None:
             assert past is not None
             return pa.array(np.arange(len(past))), np.full(len(past), -1), past
-        keys = _listed(users)
+        keys = listed(users)
         rows = self.users.lookup(keys)
         if past is not None:
             if len(past) != len(rows):
@@ -319,41 +282,6 @@ class Retriever:
         else:
             rows = self.items.lookup(flat)
         return Ragged(offsets(lengths), rows).where(rows >= 0)
-
-    def _allowed(self, allow: Any, deny: Any, where: Any) -> torch.Tensor | None:
-        if allow is None and deny is None and where is None:
-            return None
-        mask = np.ones(len(self.items), bool)
-        if allow is not None:
-            mask[:] = False
-            mask[self.items.rows(_listed(allow), "recommend", "items in allow")] = True
-        if deny is not None:
-            mask[self.items.rows(_listed(deny), "recommend", "items in deny")] = False
-        if where is not None:
-            mask &= self._where(where)
-        return torch.from_numpy(mask)
-
-    def _where(self, where: Mapping[str, Any] | pc.Expression) -> np.ndarray:
-        if self.item_table is None:
-            raise SoftdexError("recommend: where= needs item columns. Read the log with items=table.")
-        mask = np.ones(len(self.items), bool)
-        if isinstance(where, pc.Expression):
-            numbered = self.item_table.append_column("__row", pa.array(np.arange(len(mask))))
-            try:
-                kept = numbered.filter(where)["__row"].to_numpy()
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError) as error:
-                raise SoftdexError(f"recommend: where= does not fit the item columns ({error}).") from None
-            return np.isin(np.arange(len(mask)), kept)
-        self._check_columns(list(where))
-        for name, wanted in where.items():
-            mask &= _matches(self.item_table[name].combine_chunks(), name, _listed(wanted))
-        return mask
-
-    def _check_columns(self, columns: Sequence[str]) -> None:
-        known = [] if self.item_table is None else self.item_table.column_names
-        for name in columns:
-            if name not in known:
-                raise SoftdexError(f"recommend: no item column {name!r}. {nearest(name, known)}")
 
     def _table(
         self, asked: str, names: pa.Array, hits: Hits, columns: Sequence[str], found: str = "item"
@@ -407,7 +335,14 @@ def load(path: str | Path) -> Retriever:
         return _rebuild(manifest, tensors, users, items)
     except ArtifactError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, pa.ArrowException) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RuntimeError,
+        pa.ArrowException,
+    ) as error:
         raise ArtifactError(
             f"load: {path} does not fit together ({type(error).__name__}: {str(error)[:200]}). "
             "Save the model again."
@@ -423,8 +358,8 @@ def _rebuild(
     for kind, known in (("encoder", ENCODERS), ("scorer", SCORERS)):
         if manifest[kind] not in known:
             raise ArtifactError(f"load: unknown {kind} {manifest[kind]!r}. Upgrade softdex.")
-    encoder: Any = ENCODERS[manifest["encoder"]](**parts("encoder."))
-    scorer: Any = SCORERS[manifest["scorer"]](**parts("scorer."))
+    encoder = ENCODERS[manifest["encoder"]](**parts("encoder."))
+    scorer = SCORERS[manifest["scorer"]](**parts("scorer."))
     seen = Ragged(tensors["seen.indptr"].numpy(), tensors["seen.ids"].numpy())
     counts = tensors["item_counts"].numpy()
     user_keys, item_keys = restore(users.column(0)), restore(items.column(0))
@@ -432,8 +367,8 @@ def _rebuild(
     if sizes != (len(item_keys), len(item_keys), len(user_keys)):
         raise ValueError(f"sizes {sizes} for {len(user_keys)} users and {len(item_keys)} items")
     seen.csr(len(item_keys)).check_format(full_check=True)
-    known = ("recipe", "options", "encoder", "scorer", "softdex", "format", "version")
-    info = {n: v for n, v in manifest.items() if n not in (*known, "tensors", "users", "items")}
+    fixed = ("recipe", "options", "encoder", "scorer", "softdex", "format", "version")
+    info = {n: v for n, v in manifest.items() if n not in (*fixed, "tensors", "users", "items")}
     table = items.remove_column(0) if items.num_columns > 1 else None
     return Retriever(
         manifest["recipe"], manifest["options"], user_keys, item_keys, encoder, scorer,
@@ -470,27 +405,5 @@ def versions() -> dict[str, str]:
     }
 
 
-def _listed(keys: Any) -> Any:
-    return [keys] if isinstance(keys, (str, bytes, int, float)) else keys
-
-
 def _blocks(n: int, size: int) -> list[np.ndarray]:
     return [np.arange(start, min(start + size, n)) for start in range(0, max(n, 1), size)]
-
-
-def _matches(column: pa.Array, name: str, wanted: Any) -> np.ndarray:
-    """Which cells equal one of the wanted values; a list cell matches if it holds one."""
-    lists = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
-    kind = column.type.value_type if lists else column.type
-    try:
-        values = pa.array(list(wanted)).cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        raise SoftdexError(
-            f"recommend: where={{{name!r}: {wanted!r}}}: the column holds {kind}."
-        ) from None
-    if not lists:
-        return np.asarray(pc.fill_null(pc.is_in(column, value_set=values), False).to_numpy(False))
-    mask = np.zeros(len(column), bool)
-    found = pc.is_in(column.flatten(), value_set=values).to_numpy(zero_copy_only=False)
-    mask[pc.list_parent_indices(column).to_numpy()[found]] = True
-    return mask

@@ -19,11 +19,11 @@ import torch
 
 from softdex.errors import SoftdexError, choose
 from softdex.evaluate import Result, evaluate
+from softdex.holdout import Holdout
 from softdex.index.flat import top_k
 from softdex.interactions import Interactions
 from softdex.keys import Keys
 from softdex.ragged import Ragged, empty
-from softdex.split import Holdout
 
 CELLS = 4_000_000  # (user, item) probabilities held at a time
 EPOCH = 1_704_067_200  # times start here (2024-01-01) and span a year
@@ -56,7 +56,7 @@ def world(
     """Make a world.
 
     Args:
-        events: mean number of events of a user (repeats are dropped, so slightly fewer stay).
+        events: mean number of events of a user.
         depth: levels of the item tree; its arity follows from the number of items.
         dim: dimension of taste.
         strength: how much taste matters; 0 leaves popularity alone.
@@ -67,8 +67,8 @@ def world(
     """
     if min(users, items, depth, dim) < 1 or not 0 <= noise <= 1 or not 0 <= stickiness < 1:
         raise SoftdexError(
-            f"world: expected positive sizes, noise in [0, 1] and stickiness in [0, 1), got users="
-            f"{users}, items={items}, depth={depth}, dim={dim}, noise={noise}, stickiness={stickiness}."
+            "world: expected positive sizes, noise in [0, 1] and stickiness in [0, 1), got "
+            f"{users=}, {items=}, {depth=}, {dim=}, {noise=}, {stickiness=}."
         )
     draw = np.random.default_rng(seed)
     arity = next(a for a in range(1, items + 1) if a**depth >= items)
@@ -115,11 +115,11 @@ class World:
         return len(self.popularity)
 
     def user_keys(self) -> Keys:
-        """"u0001", "u0002", ..."""
+        """ "u0001", "u0002", ..."""
         return _numbered("u", self.num_users)
 
     def item_keys(self) -> Keys:
-        """"i0001", "i0002", ..."""
+        """ "i0001", "i0002", ..."""
         return _numbered("i", self.num_items)
 
     def interactions(self, *, seed: int | None = None, repeats: bool = False) -> Interactions:
@@ -128,19 +128,19 @@ class World:
         Without repeats each event is drawn from eta over the items the user has not had yet.
         """
         draw = np.random.default_rng([self.seed, 1, 0 if seed is None else seed + 1])
-        lengths = np.maximum(1, draw.gamma(2.0, self.events / 2, self.num_users).astype(np.int64))
+        lengths = draw.gamma(2.0, self.events / 2, self.num_users).astype(np.int64)
+        lengths = np.maximum(1, lengths if repeats else np.minimum(lengths, self.num_items // 2))
         user = np.repeat(np.arange(self.num_users), lengths)
         item = self._draw(user, draw)
-        gaps = draw.exponential(size=len(user))
+        if not repeats:
+            user, item = self._without_repeats(user, item, lengths, draw)
+            lengths = np.bincount(user, minlength=self.num_users)
+        gaps = np.cumsum(draw.exponential(size=len(user)))
         start = np.cumsum(lengths) - lengths
-        elapsed = np.cumsum(gaps) - np.repeat((np.cumsum(gaps) - gaps)[start], lengths)
-        span = np.repeat(np.maximum.reduceat(elapsed, start), lengths)
+        elapsed = gaps - np.repeat(gaps[start], lengths)
+        span = np.repeat(np.maximum.reduceat(elapsed, start), lengths) + 1e-9
         begin = np.repeat(draw.uniform(0, 0.5, self.num_users), lengths)
         time = EPOCH + ((begin + 0.5 * elapsed / span) * 365 * 86_400).astype(np.int64)
-        if not repeats:
-            _, first = np.unique(user * np.int64(self.num_items) + item, return_index=True)
-            keep = np.sort(first)
-            user, item, time = user[keep], item[keep], time[keep]
         users, items = user.astype(np.int32), item.astype(np.int32)
         return Interactions(
             self.user_keys(), self.item_keys(), users, items, time, item_table=self.item_table()
@@ -159,7 +159,7 @@ class World:
 
     def eta(self, users: np.ndarray) -> np.ndarray:
         """eta(y | u) for these users, (B, I), float64; rows sum to 1. Costs B * I cells."""
-        path = np.zeros((len(users), 1))
+        path = np.ones((len(users), 1))
         for mass, vectors in zip(self.levels, self.vectors, strict=True):
             with np.errstate(divide="ignore"):
                 logits = self.taste[users] @ vectors.T + np.log(mass)
@@ -276,6 +276,27 @@ class World:
         cdf = np.cumsum(self.popularity)
         anything = np.searchsorted(cdf, draw.random(len(user)) * cdf[-1], side="right")
         return np.where(draw.random(len(user)) < self.noise, anything, structured)
+
+    def _without_repeats(
+        self, user: np.ndarray, item: np.ndarray, lengths: np.ndarray, draw: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draw on until every user has as many different items as was set beforehand.
+
+        Stopping by anything the draws decide would favour likely items at the end of a history.
+        """
+        for attempt in range(20):
+            _, first = np.unique(user * np.int64(self.num_items) + item, return_index=True)
+            first = first[np.lexsort((first, user[first]))]
+            user, item = user[first], item[first]
+            count = np.bincount(user, minlength=self.num_users)
+            rank = np.arange(len(user)) - np.repeat(np.cumsum(count) - count, count)
+            user, item = user[rank < lengths[user]], item[rank < lengths[user]]
+            short = np.maximum(0, lengths - count)
+            if not short.any():
+                break
+            more = np.repeat(np.arange(self.num_users), short * 2 ** min(attempt, 6))
+            user, item = np.append(user, more), np.append(item, self._draw(more, draw))
+        return user, item
 
     def _step(
         self,

@@ -40,26 +40,25 @@ class Record(dict[str, Any]):
     __repr__ = __str__
 
 
-def grid(
-    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True
-) -> Table:
+def grid(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True) -> Table:
     """A rich table: first column left, the others right when they hold numbers."""
-    table = Table(title=title or None, title_justify="left", show_header=any(header), box=None)
+    table = Table(show_header=any(header), box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for i, name in enumerate(header):
         table.add_column(name, justify="right" if numbers and i else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(value) for value in row))
     return table
 
 
 def render(
     title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True
 ) -> str:
-    """The same table as plain text."""
+    """The same table as plain text under its title."""
     out = StringIO()
-    console = Console(file=out, width=120, color_system=None, force_terminal=False)
-    console.print(grid(title, header, rows, numbers=numbers))
-    return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
+    console = Console(file=out, width=140, color_system=None, force_terminal=False)
+    console.print(grid(header, rows, numbers=numbers))
+    lines = [title] if title else []
+    return "\n".join([*lines, *(line.rstrip() for line in out.getvalue().rstrip().splitlines())])
 
 
 class Rows(list[dict[str, Any]]):

@@ -63,7 +63,7 @@ class Flat:
 
 
 def _by_item(exclude: Ragged) -> tuple[np.ndarray, np.ndarray]:
-    """Excluded (item, query) pairs sorted by item, so that each block finds its own by bisection."""
+    """Excluded (item, query) pairs sorted by item, so that a block finds its own by bisection."""
     order = np.argsort(exclude.ids, kind="stable")
     return exclude.ids[order], exclude.row_of[order]
 
@@ -112,7 +112,7 @@ def top_k(scores: Tensor, k: int) -> Hits:
 
 
 def _merge(best: Hits, new: Hits, k: int) -> Hits:
-    """Both lists are in order and the ids of `best` are smaller, so a stable sort keeps ties right."""
+    """Both lists are in order, the ids of `best` are smaller: a stable sort keeps ties right."""
     ids, scores = torch.cat([best.ids, new.ids], 1), torch.cat([best.scores, new.scores], 1)
     scores, order = scores.sort(dim=1, descending=True, stable=True)
     return Hits(ids.gather(1, order)[:, :k], scores[:, :k])

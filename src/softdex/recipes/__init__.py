@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from softdex.errors import DataError, choose
+from softdex.holdout import Holdout
 from softdex.interactions import Interactions
 from softdex.retrieve import Retriever, from_training
-from softdex.split import Holdout
 
 
 def names() -> list[str]:
@@ -32,9 +32,7 @@ def options(name: str) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
-def fit(
-    name: str, train: Interactions, valid: Holdout | None = None, **given: Any
-) -> Retriever:
+def fit(name: str, train: Interactions, valid: Holdout | None = None, **given: Any) -> Retriever:
     """Train a recipe and return a model that recommends.
 
     Args:

@@ -61,11 +61,11 @@ def cosine_neighbours(
     return sp.csr_matrix(arrays, shape=(items, items))
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _fill(
+@numba.njit(nogil=True, cache=True)
+def _fill(  # type: ignore[no-untyped-def]
     item_ptr, item_users, item_values, user_ptr, user_items, user_values,
     left, right, shrink, first, stop, step, ids, sims, start,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """Neighbour lists of items first, first + step, ... below stop, into ids and sims."""
     n = ids.shape[1]
     dots = np.zeros(len(left), np.float64)

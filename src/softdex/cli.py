@@ -1,0 +1,463 @@
+"""The command line: the same arguments as the library, and no traceback for a user's mistake."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+from rich.console import Console
+
+from softdex import __version__, recipes, report, run
+from softdex.artifact import write_atomically
+from softdex.cli_options import (
+    AsJson,
+    BadRows,
+    Config,
+    Cutoffs,
+    Duplicates,
+    Encoding,
+    IndexMode,
+    ItemColumn,
+    Items,
+    KCore,
+    MaxMemory,
+    MinRating,
+    Rating,
+    Separator,
+    Source,
+    SplitName,
+    SplitOption,
+    TimeColumn,
+    UserColumn,
+    Weight,
+)
+from softdex.demo import run_demo
+from softdex.doctor import examine
+from softdex.errors import SoftdexError, choose
+from softdex.evaluate import Result
+from softdex.holdout import Split
+from softdex.retrieve import Retriever, load, versions
+from softdex.tables import Rows, grid, say
+
+app = typer.Typer(
+    name="softdex",
+    help="Recommender retrieval: read a log, train, measure honestly, recommend.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but results.")] = False,
+) -> None:
+    """Recommender retrieval: read a log, train, measure honestly, recommend."""
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+    if quiet:
+        os.environ["SOFTDEX_QUIET"] = "1"
+
+
+@app.command()
+def fit(
+    source: Source = None,
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", "-r", help="See `softdex recipes`.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Run folder; runs/RECIPE by default.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", help="Recipe option, name=value.")
+    ] = None,
+    config: Config = None,
+    user: UserColumn = None,
+    item: ItemColumn = None,
+    time: TimeColumn = None,
+    rating: Rating = None,
+    weight: Weight = None,
+    items: Items = None,
+    duplicates: Duplicates = None,
+    bad_rows: BadRows = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
+    min_rating: MinRating = None,
+    k_core: KCore = None,
+    split_name: SplitName = None,
+    split_option: SplitOption = None,
+    k: Cutoffs = None,
+    max_memory: MaxMemory = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a model in the run folder.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a recipe on a log; write a run folder with config, metrics and model."""
+    plan = _plan(config, source, locals())
+    if recipe:
+        plan["recipe"] = recipe
+    if out:
+        plan["out"] = str(out)
+    plan.setdefault("options", {}).update(_pairs(option, "--option"))
+    _, result, folder = run.fit(plan, force=force)
+    if as_json:
+        _print_json({**run.summary(plan["recipe"], result), "out": str(folder)})
+        return
+    typer.echo(f"{result}\n")
+    typer.echo(f"saved {folder}. Next: softdex recommend {folder} --user KEY")
+
+
+@app.command()
+def evaluate(
+    folder: Annotated[Path, typer.Argument(help="Run folder.")],
+    k: Cutoffs = None,
+    index: Annotated[
+        IndexMode, typer.Option(help="Served list, exact list, or both.")
+    ] = IndexMode.served,
+    by: Annotated[str | None, typer.Option(help="Break down by history or popularity.")] = None,
+    data: Annotated[str | None, typer.Option(help="The log, if it has moved.")] = None,
+    max_memory: MaxMemory = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a trained run again, on the split it was trained with."""
+    overrides = {"index": index.value, "k": _cutoffs(k), "max_memory": max_memory}
+    given = {name: value for name, value in overrides.items() if value is not None}
+    model, result = run.evaluate(folder, given, data)
+    rows = result.by(by) if by else None
+    if as_json:
+        _print_json(run.summary(model.recipe, result) | ({"by": list(rows)} if rows else {}))
+        return
+    typer.echo(str(result))
+    if rows:
+        typer.echo(f"\n{rows}")
+
+
+@app.command()
+def recommend(
+    model: Annotated[Path, typer.Argument(help="Run folder or saved model.")],
+    user: Annotated[
+        list[str] | None, typer.Option("--user", "-u", help="User key; repeat for more.")
+    ] = None,
+    history: Annotated[
+        list[str] | None, typer.Option(help="Item keys with commas: a user never seen.")
+    ] = None,
+    everyone: Annotated[bool, typer.Option("--all", help="Every user, into --out.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Parquet file to write.")] = None,
+    k: Annotated[int, typer.Option("--k", help="Length of each list.")] = 10,
+    where: Annotated[
+        list[str] | None, typer.Option(help="Item column=value; repeat for more.")
+    ] = None,
+    allow: Annotated[list[str] | None, typer.Option(help="Only these items.")] = None,
+    deny: Annotated[list[str] | None, typer.Option(help="Never these items.")] = None,
+    columns: Annotated[str, typer.Option(help="Item columns to show, with commas.")] = "",
+    keep_seen: Annotated[
+        bool, typer.Option("--keep-seen", help="Items already had may return.")
+    ] = False,
+    unknown: Annotated[str, typer.Option(help="Unknown users: error, popular or skip.")] = "error",
+    max_memory: MaxMemory = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recommend for users by key, by raw history, or for everyone."""
+    fitted = load(model)
+    options: dict[str, Any] = {
+        "exclude_seen": not keep_seen,
+        "where": _where(where) if where else None,
+        "allow": allow or None,
+        "deny": deny or None,
+        "columns": [c for c in columns.split(",") if c],
+    }
+    if max_memory:
+        options["max_memory"] = max_memory
+    if everyone:
+        if user or history:
+            raise SoftdexError("recommend: expected --all, or users, not both.")
+        if out is None:
+            raise SoftdexError("recommend: --all needs --out FILE.parquet.")
+        count = fitted.recommend_all(out, k, **options)
+        _finish_file(out, count, as_json)
+        return
+    if not user and not history:
+        raise SoftdexError("recommend: expected --user KEY, --history i1,i2 or --all --out FILE.")
+    past = [h.split(",") for h in history] if history else None
+    table = fitted.recommend(user or None, k, history=past, unknown=unknown, **options).table
+    if out is not None:
+        write_atomically(out, lambda file: pq.write_table(table, file))
+        _finish_file(out, table.num_rows, as_json)
+    elif as_json:
+        _print_json(table.to_pylist())
+    else:
+        _print_table(table)
+
+
+@app.command()
+def similar(
+    model: Annotated[Path, typer.Argument(help="Run folder or saved model.")],
+    item: Annotated[list[str], typer.Option("--item", "-i", help="Item key; repeat for more.")],
+    k: Annotated[int, typer.Option("--k", help="Length of each list.")] = 10,
+    columns: Annotated[str, typer.Option(help="Item columns to show, with commas.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """The items most like an item."""
+    table = load(model).similar(item, k, columns=[c for c in columns.split(",") if c]).table
+    if as_json:
+        _print_json(table.to_pylist())
+    else:
+        _print_table(table)
+
+
+@app.command()
+def compare(
+    source: Source = None,
+    names: Annotated[
+        str, typer.Option("--recipes", help="Names with commas; all by default.")
+    ] = "",
+    report_path: Annotated[
+        Path | None, typer.Option("--report", help="HTML file to write.")
+    ] = None,
+    config: Config = None,
+    user: UserColumn = None,
+    item: ItemColumn = None,
+    time: TimeColumn = None,
+    rating: Rating = None,
+    weight: Weight = None,
+    items: Items = None,
+    duplicates: Duplicates = None,
+    bad_rows: BadRows = None,
+    separator: Separator = None,
+    encoding: Encoding = None,
+    min_rating: MinRating = None,
+    k_core: KCore = None,
+    split_name: SplitName = None,
+    split_option: SplitOption = None,
+    k: Cutoffs = None,
+    max_memory: MaxMemory = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train several recipes on one split and say which differences are real."""
+    plan = _plan(config, source, locals())
+    chosen = [n.strip() for n in names.split(",") if n.strip()] or recipes.names()
+    for name in chosen:
+        choose("compare", "recipe", name, recipes.names())
+    log, parts = run.prepare(plan)
+    results, seconds = _fit_all(chosen, parts, plan.get("evaluate", {}))
+    rows = _leaderboard(results, seconds)
+    if report_path:
+        extra = {name: {"fit seconds": f"{s:.1f}"} for name, s in seconds.items()}
+        facts = [
+            ("Data", log.describe()),
+            ("Protocol card", parts.card.json()),
+            ("Versions", versions()),
+        ]
+        page = report.build(
+            "Recipes compared", f"{plan['data']['source']}", results, extra=extra, facts=facts
+        )
+        run.save_text(report_path, page)
+    if as_json:
+        _print_json({name: run.summary(name, r) for name, r in results.items()})
+        return
+    typer.echo(str(rows))
+    _say_differences(results)
+    if report_path:
+        typer.echo(f"\nwrote {report_path}")
+
+
+@app.command("recipes")
+def list_recipes(
+    name: Annotated[str | None, typer.Argument(help="Show one recipe with its options.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the recipes and their options."""
+    chosen = (
+        recipes.names() if name is None else [choose("recipes", "recipe", name, recipes.names())]
+    )
+    if as_json:
+        _print_json({n: recipes.options(n) for n in chosen})
+    elif name is not None:
+        typer.echo(f"{name}\n\n{inspect.getdoc(recipes.recipe(name))}\n")
+        typer.echo("\n".join(f"  -o {o}={json.dumps(v)}" for o, v in recipes.options(name).items()))
+    else:
+        about = {n: (inspect.getdoc(recipes.recipe(n)) or "").splitlines()[0] for n in chosen}
+        options = {n: ", ".join(f"{o}={v}" for o, v in recipes.options(n).items()) for n in chosen}
+        rows = [[n, about[n], options[n]] for n in chosen]
+        Console(highlight=False).print(
+            grid(["recipe", "what it does", "options"], rows, numbers=False)
+        )
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Say what this installation has, and what would make it slow."""
+    record, troubles = examine()
+    if as_json:
+        _print_json({**record, "troubles": troubles})
+    else:
+        typer.echo(str(record))
+        typer.echo(
+            "\n" + ("\n".join(f"! {t}" for t in troubles) if troubles else "Everything is fine.")
+        )
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the log and the report.")] = Path(
+        "demo"
+    ),
+    users: Annotated[int, typer.Option(help="Users of the world.")] = 3000,
+    items: Annotated[int, typer.Option(help="Items of the world.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Another seed, another world.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Make a world whose best answer is known, train every recipe, compare them with it."""
+    outcome = run_demo(out, users, items, seed)
+    if as_json:
+        _print_json(outcome.json())
+        return
+    typer.echo(
+        f"{outcome.table()}\n\nwrote {out / 'report.html'}. Next:\n"
+        f"  softdex fit {out / 'clicks.parquet'} --items {out / 'items.parquet'} "
+        "--recipe item_cf --out runs/first\n"
+        f"  softdex recommend runs/first --user {outcome.a_user} --columns category"
+    )
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line and exit code 2."""
+    try:
+        app()
+    except (SoftdexError, MemoryError, OSError) as error:
+        text = str(error) or type(error).__name__
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"error: {text}", style="red", markup=False
+        )
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+# inside ------------------------------------------------------------------------------------------
+
+
+def _plan(config: Path | None, source: str | None, given: dict[str, Any]) -> run.Plan:
+    """The config file's plan with the command line's arguments on top."""
+    plan = run.read_config(config) if config else {}
+    data = plan.setdefault("data", {})
+    names = [n for n in run.SECTIONS["data"] or [] if n in given and n != "source"]
+    data.update({n: _column(given[n]) for n in names if given[n] is not None})
+    if source is not None:
+        data["source"] = source
+    parts = plan.setdefault("split", {})
+    if given["split_name"]:
+        plan["split"] = parts = {"name": given["split_name"]}
+    parts.update(_pairs(given["split_option"], "--split-option"))
+    measure = plan.setdefault("evaluate", {})
+    cutoffs = _cutoffs(given["k"])
+    measure.update({"k": cutoffs} if cutoffs else {})
+    measure.update({"max_memory": given["max_memory"]} if given["max_memory"] else {})
+    return plan
+
+
+def _column(value: Any) -> Any:
+    """Columns of a file without a header are numbers."""
+    return int(value) if isinstance(value, str) and value.isdigit() else value
+
+
+def _pairs(pairs: list[str] | None, flag: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise SoftdexError(f"{flag}: expected name=value, got {pair!r}.")
+        try:
+            found[name.strip().replace("-", "_")] = json.loads(value)
+        except ValueError:
+            found[name.strip().replace("-", "_")] = value
+    return found
+
+
+def _where(conditions: list[str]) -> dict[str, list[Any]]:
+    wanted: dict[str, list[Any]] = {}
+    for condition in conditions:
+        name, equals, value = condition.partition("=")
+        if not equals:
+            raise SoftdexError(f"--where: expected column=value, got {condition!r}.")
+        wanted.setdefault(name, []).append(value)
+    return wanted
+
+
+def _cutoffs(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise SoftdexError(f"--k: expected numbers with commas, got {text!r}.") from None
+
+
+def _fit_all(
+    names: list[str], parts: Split, rules: dict[str, Any]
+) -> tuple[dict[str, Result], dict[str, float]]:
+    results, seconds = {}, {}
+    for name in names:
+        began = time.perf_counter()
+        model: Retriever = recipes.fit(name, parts.train)
+        seconds[name] = time.perf_counter() - began
+        say(f"trained {name} in {seconds[name]:.1f} s")
+        results[name] = model.evaluate(parts.test, **rules)
+    return results, seconds
+
+
+def _leaderboard(results: dict[str, Result], seconds: dict[str, float]) -> Rows:
+    cutoffs = next(iter(results.values())).cutoffs
+    names = [f"{m}@{k}" for k in cutoffs for m in ("recall", "ndcg")]
+    return Rows(
+        "",
+        [
+            {"": n, **{m: r.shown(m) for m in names}, "fit s": f"{seconds[n]:.1f}"}
+            for n, r in results.items()
+        ],
+    )
+
+
+def _say_differences(results: dict[str, Result]) -> None:
+    metric = f"ndcg@{next(iter(results.values())).cutoffs[-1]}"
+    best = max(results, key=lambda name: results[name][metric])
+    for name, result in results.items():
+        if name != best:
+            gap = next(r for r in results[best].compare(result) if r["metric"] == metric)
+            typer.echo(
+                f"{best} is above {name} by {gap['difference']:.4f} {metric} "
+                f"(95 % {gap['low']:.4f} .. {gap['high']:.4f}, p {gap['p']:.3f})"
+            )
+
+
+def _finish_file(out: Path, count: int, as_json: bool) -> None:
+    if as_json:
+        _print_json({"out": str(out), "rows": count})
+    else:
+        typer.echo(f"wrote {out} ({count:,} rows)")
+
+
+def _print_table(table: pa.Table) -> None:
+    rows = [[_cell(v) for v in row.values()] for row in table.to_pylist()]
+    Console(highlight=False).print(grid(table.column_names, rows, numbers=False))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, default=str))

@@ -1,0 +1,56 @@
+"""Doctor: what this installation has, and what would make it slow without a word."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import tempfile
+import time
+
+import numba
+import torch
+
+from softdex.retrieve import versions
+from softdex.tables import Record
+
+CORE = ("torch", "numpy", "scipy", "pyarrow", "numba", "safetensors", "typer", "rich")
+
+
+def examine() -> tuple[Record, list[str]]:
+    """Facts about this machine and installation, and troubles with their cure."""
+    troubles: list[str] = []
+    facts: dict[str, str] = {"softdex": versions()["softdex"], "python": platform.python_version()}
+    for name in CORE:
+        facts[name] = importlib.metadata.version(name)
+    facts["processor"] = f"{platform.machine()}, {os.cpu_count()} cores"
+    facts["threads"] = f"torch {torch.get_num_threads()}, numba {numba.get_num_threads()}"
+    if torch.cuda.is_available():
+        facts["gpu"] = torch.cuda.get_device_name()
+    elif torch.version.cuda is None:
+        facts["gpu"] = "none: this torch is a CPU build"
+        if shutil.which("nvidia-smi"):
+            troubles.append(
+                "There is an NVIDIA driver but torch is a CPU build: install a CUDA build."
+            )
+    else:
+        facts["gpu"] = "none: torch sees no CUDA device"
+        troubles.append("torch has CUDA but sees no device: check the driver with nvidia-smi.")
+    if torch.get_num_threads() == 1 and (os.cpu_count() or 1) > 1:
+        troubles.append("torch uses one thread: unset OMP_NUM_THREADS to use all cores.")
+    facts["matrix product"] = f"{_gflops():.0f} GFLOP/s (float32)"
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    facts["free for temporary files"] = f"{free / 2**30:.1f} GiB"
+    if free < 2**30:
+        troubles.append(f"Less than 1 GiB is free in {tempfile.gettempdir()}: set TMPDIR.")
+    return Record("softdex doctor", facts), troubles
+
+
+def _gflops(size: int = 1024) -> float:
+    a = torch.randn(size, size)
+    a @ a
+    began = time.perf_counter()
+    for _ in range(3):
+        a @ a
+    return 3 * 2 * size**3 / (time.perf_counter() - began) / 1e9

@@ -1,0 +1,46 @@
+"""Recommendations: the Arrow table that comes back, ready for notebooks and data frames."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any, final
+
+import pyarrow as pa
+
+
+@final
+class Recommendations:
+    """An Arrow table of recommendations: goes where Arrow goes, and prints in a notebook.
+
+    `pa.table(recs)`, `polars.from_arrow(recs)` and `pandas.DataFrame.from_arrow(recs)` take it as
+    it is; the methods of `pyarrow.Table` (`to_pandas`, `to_pylist`, ...) work on it too.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.table, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.table[key]
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        return str(self.table)
+
+    def _repr_html_(self) -> str:
+        names = self.table.column_names
+        head = "".join(f"<th>{escape(n)}</th>" for n in names)
+        rows = (
+            "".join(f"<td>{escape(str(row[n]))}</td>" for n in names)
+            for row in self.table.slice(0, 50).to_pylist()
+        )
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        more = f"<p>{len(self):,} rows, 50 shown</p>" if len(self) > 50 else ""
+        return f"<table><tr>{head}</tr>{body}</table>{more}"

@@ -1,0 +1,174 @@
+"""A report as one HTML file that needs nothing else: table, curves, breakdowns, cards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from softdex.evaluate import Result
+from softdex.tables import cell
+
+COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")
+CEILING = "#6b7280"
+STYLE = """
+:root { color-scheme: light dark; --ink: #1f2937; --soft: #6b7280; --line: #e5e7eb; --paper: #fff; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e5e7eb; --soft: #9ca3af; --line: #374151; --paper: #111827; }
+}
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+       max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
+p.lead, figcaption, caption { color: var(--soft); }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .5rem 0 1rem; }
+th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid var(--line);
+         white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+caption { text-align: left; padding: .3rem 0; white-space: nowrap; }
+.scroll { overflow-x: auto; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(22rem, 1fr)); gap: 1rem; }
+figure { margin: 0; } svg { width: 100%; height: auto; } svg text { fill: var(--ink); }
+svg .axis { stroke: var(--line); } code { font-size: .9em; }
+"""
+
+
+def build(
+    title: str,
+    lead: str,
+    results: Mapping[str, Result],
+    *,
+    ceiling: Result | None = None,
+    extra: Mapping[str, Mapping[str, Any]] | None = None,
+    facts: Sequence[tuple[str, Mapping[str, Any]]] = (),
+) -> str:
+    """The whole page.
+
+    Args:
+        results: by model; all on one split.
+        ceiling: the best possible lists on that split, where it is known.
+        extra: further columns of the main table, by model.
+        facts: named boxes of facts (data, card, versions).
+    """
+    lines = dict(results) | ({"best possible": ceiling} if ceiling is not None else {})
+    cutoffs = next(iter(results.values())).cutoffs
+    middle = 20 if 20 in cutoffs else cutoffs[len(cutoffs) // 2]
+    parts = [f"<h1>{escape(title)}</h1><p class='lead'>{escape(lead)}</p>"]
+    parts.append(_main_table(lines, middle, extra or {}))
+    charts = [_chart(metric, lines, cutoffs) for metric in ("recall", "ndcg")]
+    parts.append(f"<h2>Curves</h2><div class='charts'>{''.join(charts)}</div>")
+    if len(results) > 1:
+        parts.append("<h2>Is the difference real?</h2>" + _comparison(results, middle))
+    parts.append("<h2>Where it works</h2>")
+    for name, result in results.items():
+        for what in ("popularity", "history"):
+            rows = result.by(what, middle)
+            parts.append(_table(f"{name}. {rows.title}", rows))
+    parts.append("<h2>How it was made</h2>")
+    for name, values in facts:
+        parts.append(_table(name, [{"": k, " ": _plain(v)} for k, v in values.items()]))
+    return (
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head>"
+        f"<body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _main_table(lines: Mapping[str, Result], k: int, extra: Mapping[str, Mapping[str, Any]]) -> str:
+    names = [f"{m}@{k}" for m in ("recall", "ndcg", "mrr", "precision", "coverage")]
+    more = list(dict.fromkeys(n for values in extra.values() for n in values))
+    rows = []
+    for model, result in lines.items():
+        row: dict[str, Any] = {"model": model} | {n: result.shown(n) for n in names}
+        rows.append(row | {n: extra.get(model, {}).get(n, "") for n in more})
+    return _table("Mean over users ± standard error", rows)
+
+
+def _comparison(results: Mapping[str, Result], k: int) -> str:
+    metric = f"ndcg@{k}"
+    best = max(results, key=lambda name: results[name][metric])
+    rows: list[dict[str, Any]] = []
+    for name, result in results.items():
+        if name != best:
+            gaps = {row["metric"]: row for row in results[best].compare(result)}
+            rows.append({"against": name} | gaps[metric])
+    return _table(f"{best} above the others, paired bootstrap over users", rows)
+
+
+def _table(caption: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return ""
+    head = "".join(f"<th>{escape(str(n))}</th>" for n in rows[0])
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell(v))}</td>" for v in row.values()) + "</tr>"
+        for row in rows
+    )
+    heading = f"<thead><tr>{head}</tr></thead>" if any(str(n).strip() for n in rows[0]) else ""
+    return (
+        f"<div class='scroll'><table><caption>{escape(caption)}</caption>{heading}"
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} {_plain(v)}" for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_plain(v) for v in value)
+    return cell(value)
+
+
+def _chart(metric: str, lines: Mapping[str, Result], cutoffs: Sequence[int]) -> str:
+    """Metric against k, one line a model, as SVG; bars show two standard errors."""
+    width, height, left, right, top, bottom = 460, 280, 46, 110, 12, 34
+    values = {name: [r[f"{metric}@{k}"] for k in cutoffs] for name, r in lines.items()}
+    highest = max(max(v) for v in values.values()) * 1.08 or 1.0
+    step = (width - left - right) / max(1, len(cutoffs) - 1)
+    xs = [left + i * step for i in range(len(cutoffs))]
+
+    def y(value: float) -> float:
+        return height - bottom - (height - top - bottom) * value / highest
+
+    svg = []
+    for level in (highest * i / 4 for i in range(5)):
+        svg.append(_line(left, width - right, y(level), y(level), "class='axis'"))
+        svg.append(_text(left - 6, y(level) + 4, f"{level:.2f}", "text-anchor='end'"))
+    for x, k in zip(xs, cutoffs, strict=True):
+        svg.append(_text(x, height - bottom + 16, str(k), "text-anchor='middle'"))
+    svg.append(_text((left + width - right) / 2, height - 4, "k", "text-anchor='middle'"))
+    labels = _spread({name: y(v[-1]) for name, v in values.items()}, 14)
+    for i, (name, ys) in enumerate(values.items()):
+        ceiling = name == "best possible"
+        colour = CEILING if ceiling else COLOURS[i % len(COLOURS)]
+        ink = f"stroke='{colour}'"
+        path = " ".join(f"{x:.1f},{y(v):.1f}" for x, v in zip(xs, ys, strict=True))
+        dash = " stroke-dasharray='6 4'" if ceiling else ""
+        svg.append(f"<polyline points='{path}' fill='none' stroke-width='2' {ink}{dash}/>")
+        for x, v, k in zip(xs, ys, cutoffs, strict=True):
+            error = 2 * lines[name].standard_error(f"{metric}@{k}")
+            svg.append(f"<circle cx='{x:.1f}' cy='{y(v):.1f}' r='2.5' fill='{colour}'/>")
+            if error == error:
+                svg.append(_line(x, x, y(v - error), y(v + error), ink))
+        svg.append(_text(xs[-1] + 8, labels[name] + 4, name, f"style='fill:{colour}'"))
+    return (
+        f"<figure><svg viewBox='0 0 {width} {height}' role='img' aria-label='{metric} by k'>"
+        f"{''.join(svg)}</svg>"
+        f"<figcaption>{metric}@k, bars are two standard errors</figcaption></figure>"
+    )
+
+
+def _line(x1: float, x2: float, y1: float, y2: float, style: str) -> str:
+    return f"<line x1='{x1:.1f}' x2='{x2:.1f}' y1='{y1:.1f}' y2='{y2:.1f}' {style}/>"
+
+
+def _text(x: float, y: float, words: str, style: str) -> str:
+    return f"<text x='{x:.1f}' y='{y:.1f}' font-size='11' {style}>{escape(words)}</text>"
+
+
+def _spread(places: Mapping[str, float], gap: float) -> dict[str, float]:
+    """Move labels apart until none overlap."""
+    placed: dict[str, float] = {}
+    last = float("-inf")
+    for name in sorted(places, key=lambda n: places[n]):
+        last = placed[name] = max(places[name], last + gap)
+    return placed

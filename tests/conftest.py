@@ -1,0 +1,57 @@
+"""Shared by all tests: quiet output, fixed Hypothesis seeds, tiny worlds, real data if it is there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+import softdex as sdx
+
+settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=50)
+settings.register_profile("free", deadline=None, max_examples=300)
+settings.load_profile(os.environ.get("SOFTDEX_HYPOTHESIS", "fixed"))
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOFTDEX_QUIET", "1")
+
+
+@pytest.fixture
+def loud(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the library say what it has to say, on standard error."""
+    monkeypatch.delenv("SOFTDEX_QUIET")
+
+
+@pytest.fixture(scope="session")
+def world() -> sdx.synthetic.World:
+    return sdx.synthetic.world(users=300, items=120, seed=7, events=15)
+
+
+@pytest.fixture(scope="session")
+def log(world: sdx.synthetic.World) -> sdx.Interactions:
+    return world.interactions()
+
+
+@pytest.fixture(scope="session")
+def parts(log: sdx.Interactions) -> sdx.Split:
+    return sdx.split.leave_last(log)
+
+
+@pytest.fixture(scope="session")
+def model(parts: sdx.Split) -> sdx.Retriever:
+    return sdx.fit("item_cf", parts.train)
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of real data sets; tests that need it are skipped where it is not."""
+    folder = Path(os.environ.get("SOFTDEX_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip("real data sets are not here: set SOFTDEX_DATA to their folder")
+    return folder
