@@ -1,4 +1,4 @@
-"""Shared by all tests: quiet output, fixed Hypothesis seeds, tiny worlds, real data if it is there."""
+"""Shared by all tests: quiet output, fixed Hypothesis seeds, tiny worlds, real data if present."""
 
 from __future__ import annotations
 
