@@ -1,6 +1,7 @@
 """softdex: recommender retrieval with an index that is a softmax."""
 
 from softdex import recipes, split, synthetic
+from softdex.errors import ArtifactError, DataError, ShapeError, SoftdexError
 from softdex.evaluate import Result
 from softdex.holdout import Holdout, Split
 from softdex.interactions import Interactions
@@ -11,6 +12,20 @@ from softdex.retrieve import Retriever, load
 
 __version__ = "0.1.0"
 __all__ = [
-    "Holdout", "Interactions", "Recommendations", "Result", "Retriever", "Split",
-    "fit", "load", "read", "recipes", "split", "synthetic",
-]  # fmt: skip
+    "ArtifactError",
+    "DataError",
+    "Holdout",
+    "Interactions",
+    "Recommendations",
+    "Result",
+    "Retriever",
+    "ShapeError",
+    "SoftdexError",
+    "Split",
+    "fit",
+    "load",
+    "read",
+    "recipes",
+    "split",
+    "synthetic",
+]

@@ -22,6 +22,12 @@ class ArtifactError(SoftdexError):
     """A saved model is damaged, foreign, or from a newer version."""
 
 
+class UnknownName(SoftdexError, KeyError):
+    """A name that a mapping does not hold."""
+
+    __str__ = Exception.__str__
+
+
 def nearest(name: object, known: Iterable[object]) -> str:
     """A sentence that names the nearest known name, or lists what is known."""
     names = [str(k) for k in known]

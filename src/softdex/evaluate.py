@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from softdex.errors import SoftdexError, choose
+from softdex.errors import SoftdexError, UnknownName, choose, nearest
 from softdex.holdout import Card, Holdout
 from softdex.ragged import Ragged
 from softdex.tables import Rows, progress, render
@@ -49,9 +49,10 @@ class Result(Mapping[str, float]):
     item_hits: dict[int, np.ndarray] = field(repr=False)
 
     def __getitem__(self, name: str) -> float:
-        if name not in self.means:
-            choose("Result", "metric", name, list(self.means))
-        return self.means[name]
+        try:
+            return self.means[name]
+        except KeyError:
+            raise UnknownName(f"Result: no {name!r}. {nearest(name, self.means)}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.means)

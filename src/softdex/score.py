@@ -20,7 +20,7 @@ class Scorer(Protocol):
         ...
 
     def __call__(self, query: Any, ids: Tensor | slice) -> Tensor:
-        """Scores (B, N)."""
+        """Scores (B, N), in memory of their own."""
         ...
 
 
@@ -64,7 +64,7 @@ class Constant(nn.Module):
 
     def forward(self, query: Tensor, ids: Tensor | slice) -> Tensor:
         """Scores (B, N)."""
-        return self.weight[ids].expand(len(query), -1)
+        return self.weight[ids].expand(len(query), -1).clone()
 
 
 @final

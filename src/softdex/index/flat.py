@@ -75,8 +75,6 @@ def _forbid(
     allow: Tensor | None,
     exclude: tuple[np.ndarray, np.ndarray] | None,
 ) -> Tensor:
-    if not scores.is_contiguous() or scores.stride(0) == 0:
-        scores = scores.clone(memory_format=torch.contiguous_format)
     if allow is not None:
         scores.masked_fill_(~allow[start:stop].to(scores.device), -torch.inf)
     if exclude is not None:

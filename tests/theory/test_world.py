@@ -1,0 +1,167 @@
+"""The synthetic world: its probabilities are exact, its draws follow them, its ceiling holds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+import softdex as sdx
+from softdex.synthetic import World, world
+
+
+def eta_by_walking(w: World, user: int) -> np.ndarray:
+    """eta(y | u) leaf by leaf: multiply the local choice at every node on the way down."""
+    depth, arity = len(w.levels), w.arity
+    probability = np.zeros(w.num_items)
+    for item, slot in enumerate(w.slot_of):
+        p = 1.0
+        for level in range(depth):
+            node = slot // arity ** (depth - level - 1)
+            siblings = range(node // arity * arity, node // arity * arity + arity)
+            weight = [
+                w.levels[level][s] * math.exp(w.taste[user] @ w.vectors[level][s]) for s in siblings
+            ]
+            p *= weight[node % arity] / sum(weight)
+        probability[item] = (1 - w.noise) * p + w.noise * w.popularity[item]
+    return probability
+
+
+@given(seed=st.integers(0, 1000), items=st.integers(1, 40), depth=st.integers(1, 4))
+def test_eta_is_the_product_of_the_choices_on_the_path_and_sums_to_one(
+    seed: int, items: int, depth: int
+) -> None:
+    w = world(users=3, items=items, depth=depth, seed=seed)
+    eta = w.eta(np.arange(3))
+    assert np.allclose(eta.sum(1), 1)
+    assert np.allclose(eta[2], eta_by_walking(w, 2))
+
+
+def test_without_taste_everybody_follows_popularity() -> None:
+    w = world(users=4, items=50, strength=0.0)
+    assert np.allclose(w.eta(np.arange(4)), w.popularity)
+
+
+def test_popularity_is_zipf_with_the_skew_asked_for() -> None:
+    popularity = np.sort(world(items=500, skew=1.3).popularity)[::-1]
+    ranks = np.arange(1, 501)
+    slope = np.polyfit(np.log(ranks), np.log(popularity), 1)[0]
+    assert slope == pytest.approx(-1.3)
+
+
+@pytest.mark.parametrize("stickiness", [0.0, 0.6])
+def test_draws_follow_eta_and_stickiness_leaves_it_alone(stickiness: float) -> None:
+    w = world(users=1, items=30, events=40_000, seed=3, stickiness=stickiness)
+    log = w.interactions(repeats=True)
+    items = log.item if not stickiness else log.item[:: 25 if stickiness else 1]
+    counts = np.bincount(items, minlength=30)
+    assert chisquare(counts, w.eta(np.array([0]))[0] * counts.sum()).pvalue > 0.001
+
+
+def test_sticky_histories_stay_in_a_category_more_often() -> None:
+    def stays(stickiness: float) -> float:
+        log = world(users=200, items=100, stickiness=stickiness).interactions(repeats=True)
+        assert log.item_table is not None
+        category = log.item_table["category"].to_numpy()[log.item]
+        same_user = np.diff(log.user) == 0
+        return float((category[1:] == category[:-1])[same_user].mean())
+
+    assert stays(0.8) > stays(0.0) + 0.2
+
+
+def test_without_repeats_nobody_has_an_item_twice_and_lengths_are_set_beforehand() -> None:
+    w = world(users=100, items=60, events=20)
+    log = w.interactions()
+    assert log.repeats() == 0
+    assert log.user_counts.mean() == pytest.approx(20, rel=0.15)
+
+
+def test_the_same_seed_gives_the_same_log_and_another_seed_other_events() -> None:
+    first, again = (world(users=50, items=40, seed=2).interactions() for _ in range(2))
+    assert first.sha256 == again.sha256
+    assert world(users=50, items=40, seed=2).interactions(seed=1).sha256 != first.sha256
+
+
+def test_best_lists_the_most_probable_items_that_are_not_excluded(
+    parts: sdx.Split, world: World
+) -> None:
+    ids, probabilities = world.best(5, parts.test.users, parts.test.masked)
+    for row, user in enumerate(parts.test.users[:20]):
+        eta = world.eta(np.array([user]))[0]
+        eta[parts.test.masked[row]] = -1
+        assert list(ids[row]) == list(np.argsort(-eta, kind="stable")[:5])
+        assert np.allclose(probabilities[row], eta[ids[row]])
+
+
+@pytest.mark.parametrize("metric", ["recall", "ndcg", "mrr", "precision", "f", "map", "hit"])
+def test_the_ceiling_is_what_the_best_lists_score_on_average(metric: str) -> None:
+    """The expectation is exact: the realised score of the best lists is within 4 errors of it."""
+    w = world(users=4000, items=80, events=6, seed=5)
+    test = sdx.split.leave_last(w.interactions()).test
+    asked = test.take(np.flatnonzero(test.targets.lengths))
+    result = w.evaluate(asked, 10)
+    error = result.standard_error(f"{metric}@10")
+    assert abs(w.ceiling(metric, 10, asked) - result[f"{metric}@10"]) < 4 * error
+
+
+def test_no_model_is_above_the_ceiling_and_the_truth_has_no_regret(
+    parts: sdx.Split, world: World
+) -> None:
+    for name in ("popular", "item_cf"):
+        model = sdx.fit(name, parts.train)
+        assert world.regret(model, 10, holdout=parts.test) > 0
+        assert world.regret(model, 10) > 0
+
+    class Truth:
+        users, items = world.user_keys(), world.item_keys()
+        seen = parts.train.histories
+
+        def search(self, users, history, k, masked=None):  # type: ignore[no-untyped-def]
+            return world.best(k, users, masked)[0]
+
+    for metric in ("recall", "ndcg"):
+        assert world.regret(Truth(), 10, metric=metric, holdout=parts.test) == pytest.approx(0)
+        assert world.regret(Truth(), 10, metric=metric) == pytest.approx(0)
+
+
+def test_regret_orders_models_as_their_scores_do(parts: sdx.Split, world: World) -> None:
+    regrets = [
+        world.regret(sdx.fit(name, parts.train), 20, holdout=parts.test)
+        for name in ("item_cf", "popular")
+    ]
+    assert regrets[0] < regrets[1]
+
+
+def test_a_million_items_need_no_users_by_items_array() -> None:
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    w = world(users=20_000, items=1_000_000, events=2)
+    log = w.interactions()
+    ids, _ = w.best(10, np.arange(3))
+    assert log.num_items == 1_000_000
+    assert ids.shape == (3, 10)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert grown < 20_000 * 1_000_000 * 8 / 50, grown  # seen: 0.7 GB; the array would be 160 GB
+
+
+@pytest.mark.parametrize("bad", [{"users": 0}, {"noise": 1.5}, {"stickiness": 1.0}, {"depth": 0}])
+def test_senseless_worlds_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(sdx.SoftdexError, match="world: expected"):
+        world(**bad)  # type: ignore[arg-type]
+
+
+def test_a_world_refuses_models_and_holdouts_of_other_worlds(
+    model: sdx.Retriever, parts: sdx.Split
+) -> None:
+    other = world(users=10, items=10)
+    with pytest.raises(sdx.SoftdexError, match="not of this world"):
+        other.ceiling("recall", 5, parts.test)
+    with pytest.raises(sdx.SoftdexError, match="not trained on this world"):
+        other.regret(model, 5)
+    with pytest.raises(sdx.SoftdexError, match="Did you mean 'recall'"):
+        other.ceiling("recal", 5)
