@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from collections.abc import Iterator
+from typing import Any, Self, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from softdex.errors import ShapeError
-from softdex.index.contract import MAX_MEMORY, Filter, Hits
+from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, edited
 from softdex.ragged import Ragged
 from softdex.score import Scorer
 
@@ -19,14 +20,16 @@ BLOCK = 96 * 2**20  # larger blocks are no faster (they leave the caches)
 
 @final
 class Flat:
-    """Exact search by scoring all items in blocks.
+    """Exact search, and the exact softmax as proposal, by scoring all items in blocks.
 
-    Equal scores are ranked by item row, so the answer does not depend on block or batch size.
+    q(i | u) = exp score(u, i) / sum over living items. Equal scores are ranked by item row, so an
+    answer does not depend on block or batch size.
     """
 
-    def __init__(self, scorer: Scorer) -> None:
+    def __init__(self, scorer: Scorer, alive: Tensor | None = None) -> None:
         self.scorer = scorer
         self.num_items = scorer.num_items
+        self.alive = alive
 
     def score(self, query: Any, ids: Tensor) -> Tensor:
         """Scores (B, N) of ids (N,) or (B, N)."""
@@ -45,21 +48,94 @@ class Flat:
         """The exact top k by score, ties by item row; -1 pads where fewer are allowed."""
         if k < 1:
             raise ShapeError(f"Flat.search: expected k >= 1, got {k}.")
-        size = self.scorer.num_queries(query)
-        width = min(self.num_items, max(k, min(max_memory, BLOCK) // (CELL * max(size, 1))))
         exclude = None if filter is None or filter.exclude is None else _by_item(filter.exclude)
+        allow = None if filter is None else filter.allow
         best: Hits | None = None
-        for start in range(0, self.num_items, width):
-            stop = min(start + width, self.num_items)
-            scores = self.scorer(query, slice(start, stop))
-            if filter is not None:
-                scores = _forbid(scores, start, stop, filter.allow, exclude)
-            hits = top_k(scores, min(k, stop - start))
+        for start, scores in self._blocks(query, max_memory, least=k):
+            if allow is not None or exclude is not None:
+                scores = _forbid(scores, start, allow, exclude)
+            hits = top_k(scores, min(k, scores.shape[1]))
             hits = Hits(hits.ids + start, hits.scores)
             best = hits if best is None else _merge(best, hits, k)
         if best is None:
             raise ShapeError("Flat.search: the index holds no items.")
         return _padded(best, k)
+
+    @torch.inference_mode()
+    def sample(
+        self, query: Any, n: int, *, generator: torch.Generator | None = None, shared: bool = False
+    ) -> Draws:
+        """Draws (B, N) from the softmax over living items; shared draws it does not have.
+
+        Each draw picks a block by its mass and a place inside it; a second pass finds the item.
+        """
+        if shared:
+            raise ShapeError("Flat.sample: its law depends on the query; draws cannot be shared.")
+        mass = torch.stack([s.double().logsumexp(1) for _, s in self._blocks(query)], 1)
+        cdf = mass.softmax(1).cumsum(1)
+        point = torch.rand(
+            len(mass), n, generator=generator, dtype=torch.float64, device=cdf.device
+        )
+        point = point * cdf[:, -1:]
+        block = torch.searchsorted(cdf, point, right=True).clamp_(max=cdf.shape[1] - 1)
+        before = torch.where(block > 0, cdf.gather(1, (block - 1).clamp(min=0)), 0.0)
+        share = (point - before) / (cdf.gather(1, block) - before)
+        ids = torch.zeros_like(block)
+        logq = torch.zeros_like(point)
+        for number, (start, scores) in enumerate(self._blocks(query)):
+            inside = scores.double().softmax(1).cumsum(1)
+            at = torch.searchsorted(inside, share * inside[:, -1:], right=True)
+            at = torch.minimum(at, (inside < inside[:, -1:]).sum(1, keepdim=True))
+            mine = block == number
+            ids = torch.where(mine, at + start, ids)
+            logq = torch.where(mine, scores.gather(1, at.clamp(max=scores.shape[1] - 1)), logq)
+        return Draws(ids, (logq - mass.logsumexp(1, keepdim=True)).float())
+
+    @torch.inference_mode()
+    def log_prob(self, query: Any, ids: Tensor) -> Tensor:
+        """Log-softmax over living items, (B, N)."""
+        mass = torch.stack([s.double().logsumexp(1) for _, s in self._blocks(query)], 1)
+        scores = self.scorer(query, ids)
+        if self.alive is not None:
+            scores = scores.masked_fill(~self.alive[ids], -torch.inf)
+        return (scores - mass.logsumexp(1, keepdim=True)).to(scores.dtype)
+
+    def refit(self, *, generator: torch.Generator | None = None) -> Self:
+        """The softmax follows the scorer by itself."""
+        return self
+
+    def insert(self, ids: Tensor) -> Self:
+        """With these items."""
+        return type(self)(self.scorer, edited(self._living(), ids, True))
+
+    def delete(self, ids: Tensor) -> Self:
+        """Without these items."""
+        return type(self)(self.scorer, edited(self._living(), ids, False))
+
+    def to(self, device: torch.device | str) -> Self:
+        """On another device."""
+        return type(self)(self.scorer, None if self.alive is None else self.alive.to(device))
+
+    def state(self) -> dict[str, Tensor]:
+        """Which items live."""
+        return {"alive": self._living()}
+
+    def _living(self) -> Tensor:
+        everything = torch.ones(self.num_items, dtype=torch.bool)
+        return everything if self.alive is None else self.alive
+
+    def _blocks(
+        self, query: Any, max_memory: int = MAX_MEMORY, least: int = 1
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Scores of all items, block by block, -inf for those that do not live."""
+        size = max(1, self.scorer.num_queries(query))
+        width = min(self.num_items, max(least, min(max_memory, BLOCK) // (CELL * size)))
+        for start in range(0, self.num_items, width):
+            stop = min(start + width, self.num_items)
+            scores = self.scorer(query, slice(start, stop))
+            if self.alive is not None:
+                scores = scores.masked_fill(~self.alive[start:stop], -torch.inf)
+            yield start, scores
 
 
 def _by_item(exclude: Ragged) -> tuple[np.ndarray, np.ndarray]:
@@ -71,10 +147,10 @@ def _by_item(exclude: Ragged) -> tuple[np.ndarray, np.ndarray]:
 def _forbid(
     scores: Tensor,
     start: int,
-    stop: int,
     allow: Tensor | None,
     exclude: tuple[np.ndarray, np.ndarray] | None,
 ) -> Tensor:
+    stop = start + scores.shape[1]
     if allow is not None:
         scores.masked_fill_(~allow[start:stop].to(scores.device), -torch.inf)
     if exclude is not None:
