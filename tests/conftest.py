@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 import softdex as sdx
@@ -15,6 +16,7 @@ settings.register_profile("free", deadline=None, max_examples=300)
 settings.load_profile(os.environ.get("SOFTDEX_HYPOTHESIS", "fixed"))
 
 ROOT = Path(__file__).parents[1]
+torch.set_num_threads(1)  # tests run side by side
 
 
 @pytest.fixture(autouse=True)

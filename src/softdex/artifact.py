@@ -7,15 +7,20 @@ of everything before it, so a damaged file is recognised before anything in it i
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
+import math
 import os
-import tempfile
+import secrets
+import struct
 import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import safetensors.torch
 from torch import Tensor
@@ -26,6 +31,7 @@ FORMAT, VERSION = "softdex", 1
 MEMBERS = ("manifest.json", "tensors.safetensors", "users.arrow", "items.arrow")
 SEAL = b"softdex sha256:"
 DIGEST = 64  # hex characters
+ARROW = b"ARROW1\0\0"  # how an Arrow file begins; a stream of messages follows
 
 
 class Contents(NamedTuple):
@@ -37,86 +43,133 @@ class Contents(NamedTuple):
     items: pa.Table
 
 
+# write -------------------------------------------------------------------------------------------
+
+
 def write(path: Path, contents: Contents) -> None:
     """Write to a temporary name beside `path`, sync, rename; on failure nothing is left."""
     manifest = {
+        **contents.manifest,
         "format": FORMAT,
         "version": VERSION,
-        **contents.manifest,
         "tensors": _shapes(contents.tensors),
         "users": contents.users.num_rows,
         "items": contents.items.num_rows,
     }
     parts = (
-        (json.dumps(manifest, indent=2, sort_keys=True) + "\n").encode(),
-        safetensors.torch.save({n: t.contiguous() for n, t in contents.tensors.items()}),
+        (json.dumps(plain(manifest), indent=2, sort_keys=True) + "\n").encode(),
+        safetensors.torch.save({n: t.cpu().contiguous() for n, t in contents.tensors.items()}),
         _arrow_bytes(contents.users),
         _arrow_bytes(contents.items),
     )
     write_atomically(path, lambda file: _pack(file, parts))
 
 
-def write_atomically(path: Path, fill: Any) -> None:
+def write_atomically(path: Path, fill: Callable[[Any], object]) -> None:
     """Let `fill(file)` write a temporary file, then put it in the place of `path` at once."""
+    name = path.parent / f".softdex-{secrets.token_hex(6)}.part"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    except OSError as error:
-        raise ArtifactError(f"save: cannot write {path} ({error.strerror}).") from None
-    try:
-        with os.fdopen(handle, "w+b") as file:
+        if path.exists() and not path.is_file():
+            raise OSError(0, "it is a folder or a device")
+        with name.open("x+b") as file:
             fill(file)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-        _sync_folder(path.parent)
+        name.replace(path)
     except BaseException as error:
-        Path(name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            name.unlink()
         if isinstance(error, OSError):
-            raise ArtifactError(f"save: cannot write {path} ({error.strerror}).") from None
+            raise ArtifactError(f"save: cannot write {path} ({error.strerror or error}).") from None
         raise
+    with contextlib.suppress(OSError):  # the file is in its place; not every system can do this
+        _sync_folder(path.parent)
 
 
-def read(path: Path) -> Contents:
-    """Read an artifact, or refuse it with the reason."""
-    if not path.is_file():
-        raise ArtifactError(f"load: no file {path}. Expected a model that was saved with save().")
-    _check_seal(path)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            raw = _unpack(path, archive)
-    except (zipfile.BadZipFile, EOFError, OSError, ValueError, NotImplementedError) as error:
-        raise _damaged(path, error) from None
-    manifest = _check_manifest(path, raw["manifest.json"])
-    try:
-        tensors = safetensors.torch.load(raw["tensors.safetensors"])
-        users, items = (_arrow_table(raw[name]) for name in ("users.arrow", "items.arrow"))
-    except (
-        ValueError,
-        OSError,
-        KeyError,
-        TypeError,
-        pa.ArrowException,
-        safetensors.SafetensorError,
-    ) as error:
-        raise _damaged(path, error) from None
-    promised = (manifest["tensors"], manifest["users"], manifest["items"])
-    if promised != (_shapes(tensors), users.num_rows, items.num_rows):
-        raise _damaged(path, "the manifest does not describe what the file holds")
-    return Contents(manifest, tensors, users, items)
+def plain(value: Any) -> Any:
+    """A value as JSON holds it: numpy numbers as numbers, what is not finite as null."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(inside) for name, inside in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inside) for inside in value]
+    if isinstance(value, (np.generic, np.ndarray)):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (str, int)) else str(value)
 
 
 def _pack(file: Any, parts: tuple[bytes, ...]) -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, part in zip(MEMBERS, parts, strict=True):
-            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), part)
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry.create_system = 3  # the same bytes on every system
+            archive.writestr(entry, part)
         archive.comment = SEAL + b"0" * DIGEST
     file.seek(-DIGEST, os.SEEK_END)
     end = file.tell()
     digest = _digest(file, end)
     file.seek(end)
     file.write(digest)
+
+
+def _arrow_bytes(table: pa.Table) -> bytes:
+    out = io.BytesIO()
+    with pa.ipc.new_file(out, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return out.getvalue()
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# read --------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> Contents:
+    """Read an artifact, or refuse it with the reason."""
+    with refused(path):
+        if not path.is_file():
+            raise ArtifactError(f"load: no file {path}. Expected a model saved with save().")
+        _check_seal(path)
+        with zipfile.ZipFile(path) as archive:
+            raw = _unpack(archive, path.stat().st_size)
+        manifest = _check_manifest(path, raw["manifest.json"])
+        tensors = safetensors.torch.load(raw["tensors.safetensors"])
+        users, items = (_arrow_table(raw[name]) for name in ("users.arrow", "items.arrow"))
+        promised = (manifest["tensors"], manifest["users"], manifest["items"])
+        if promised != (_shapes(tensors), users.num_rows, items.num_rows):
+            raise ValueError("the manifest does not describe what the file holds")
+    return Contents(manifest, tensors, users, items)
+
+
+@contextlib.contextmanager
+def refused(path: Path) -> Any:
+    """Whatever goes wrong with a file of unknown origin is one error that names the file."""
+    try:
+        yield
+    except ArtifactError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror:  # Arrow's own have none
+            raise ArtifactError(f"load: cannot read {path} ({error.strerror}).") from None
+        why = f"{type(error).__name__}: {str(error)[:200]}"
+        raise ArtifactError(f"load: {path} is damaged ({why}). Save the model again.") from None
+
+
+def check_kinds(record: Mapping[str, Any], kinds: Mapping[str, Any], *, needed: bool) -> None:
+    """Refuse a record whose entries are not of these types."""
+    for name, kind in kinds.items():
+        if name in record or needed:
+            value = record.get(name)
+            if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+                raise ValueError(f"the manifest's {name!r} is {str(value)[:40]!r}")
 
 
 def _digest(file: Any, end: int) -> bytes:
@@ -144,73 +197,72 @@ def _check_seal(path: Path) -> None:
                 "Copy it again, or save the model again."
             )
         if seal[len(SEAL) :] != _digest(file, size - DIGEST):
-            raise _damaged(path, "its checksum does not match")
+            raise ValueError("its checksum does not match")
 
 
-def _unpack(path: Path, archive: zipfile.ZipFile) -> dict[str, bytes]:
+def _unpack(archive: zipfile.ZipFile, size: int) -> dict[str, bytes]:
     entries = archive.infolist()
     if tuple(e.filename for e in entries) != MEMBERS:
-        raise _damaged(path, f"expected the members {', '.join(MEMBERS)}")
-    size = path.stat().st_size
+        raise ValueError(f"expected the members {', '.join(MEMBERS)}")
     for entry in entries:
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
-            raise _damaged(path, f"member {entry.filename} is compressed")
+            raise ValueError(f"member {entry.filename} is compressed")
         if entry.file_size > size:
-            raise _damaged(path, f"member {entry.filename} claims {entry.file_size} bytes")
+            raise ValueError(f"member {entry.filename} claims {entry.file_size} bytes")
     return {e.filename: archive.read(e) for e in entries}
 
 
 def _check_manifest(path: Path, raw: bytes) -> dict[str, Any]:
-    try:
-        manifest = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise _damaged(path, error) from None
+    manifest = plain(json.loads(raw))
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ArtifactError(f"load: {path} is not a softdex artifact (a foreign manifest).")
-    version = manifest.get("version")
-    if not isinstance(version, int) or version < 1:
-        raise _damaged(path, f"format version {version!r}")
-    if version > VERSION:
+    check_kinds(manifest, {"version": int}, needed=True)
+    if manifest["version"] > VERSION:
         raise ArtifactError(
-            f"load: {path} has format version {version}, this softdex reads up to {VERSION}. "
-            "Upgrade softdex."
+            f"load: {path} has format version {manifest['version']}, this softdex reads up to "
+            f"{VERSION}. Upgrade softdex."
         )
-    for name, kind in (("tensors", dict), ("users", int), ("items", int)):
-        if not isinstance(manifest.get(name), kind):
-            raise _damaged(path, f"the manifest has no {name!r}")
+    if manifest["version"] < 1:
+        raise ValueError(f"format version {manifest['version']}")
+    check_kinds(manifest, {"tensors": dict, "users": int, "items": int}, needed=True)
     return manifest
-
-
-def _damaged(path: Path, why: object) -> ArtifactError:
-    return ArtifactError(f"load: {path} is damaged ({str(why)[:200]}). Save the model again.")
 
 
 def _shapes(tensors: dict[str, Tensor]) -> dict[str, list[Any]]:
     return {n: [str(t.dtype).removeprefix("torch."), *t.shape] for n, t in tensors.items()}
 
 
-def _arrow_bytes(table: pa.Table) -> bytes:
-    out = io.BytesIO()
-    with pa.ipc.new_file(out, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    return out.getvalue()
-
-
 def _arrow_table(raw: bytes) -> pa.Table:
-    table = pa.ipc.open_file(pa.BufferReader(raw)).read_all()
+    """A table from the messages of an Arrow file; its footer, which only repeats, is not read."""
+    if not raw.startswith(ARROW):
+        raise ValueError("a member is not an Arrow file")
+    stream = pa.py_buffer(raw)[len(ARROW) :]
+    for message in pa.ipc.MessageReader.open_stream(stream):
+        if message.type not in ("schema", "record batch") or _is_compressed(message):
+            raise ValueError("an Arrow member is compressed or uses dictionaries")
+    table = pa.ipc.open_stream(stream).read_all()
     table.validate(full=True)
     return table
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _is_compressed(message: pa.ipc.Message) -> bool:
+    """Whether the buffers of a record batch would have to be inflated: a bomb, we never do it.
 
+    pyarrow does not say, so the flatbuffer is asked: Message.header (field 2) is a RecordBatch,
+    whose field 3 is there when it is compressed.
+    """
+    raw = message.metadata.to_pybytes()
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    def field(table: int, number: int) -> int:
+        vtable = table - struct.unpack_from("<i", raw, table)[0]
+        place = 4 + 2 * number
+        if place >= struct.unpack_from("<H", raw, vtable)[0]:
+            return 0
+        offset: int = struct.unpack_from("<H", raw, vtable + place)[0]
+        return table + offset if offset else 0
+
+    root: int = struct.unpack_from("<I", raw, 0)[0]
+    header = field(root, 2)
+    if message.type == "schema" or not header:
+        return False
+    return bool(field(header + struct.unpack_from("<I", raw, header)[0], 3))

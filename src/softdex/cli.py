@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import inspect
 import json
 import os
@@ -11,12 +12,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import typer
 from rich.console import Console
 
 from softdex import __version__, recipes, report, run
-from softdex.artifact import write_atomically
+from softdex.artifact import plain
 from softdex.cli_options import (
     AsJson,
     BadRows,
@@ -47,6 +47,7 @@ from softdex.holdout import Split
 from softdex.retrieve import Retriever, load, versions
 from softdex.tables import Rows, grid, say
 
+COLUMNS = ("user", "item", "time", "rating", "weight")
 app = typer.Typer(
     name="softdex",
     help="Recommender retrieval: read a log, train, measure honestly, recommend.",
@@ -98,19 +99,34 @@ def fit(
     split_option: SplitOption = None,
     k: Cutoffs = None,
     max_memory: MaxMemory = None,
+    start: Annotated[
+        str | None, typer.Option(help="Earlier model or run to start from, aligned by key.")
+    ] = None,
+    refit: Annotated[
+        bool, typer.Option("--refit", help="At the end, train again on train and validation.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the stopped run in --out.")
+    ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace a model in the run folder.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a recipe on a log; write a run folder with config, metrics and model."""
+    if resume and config is None and source is None:
+        if out is None:
+            raise SoftdexError("fit: --resume needs --out, the folder of the stopped run.")
+        config = out / run.CONFIG
     plan = _plan(config, source, locals())
+    if refit or max_memory:
+        plan["train"] = {"refit": refit, "max_memory": max_memory}
     if recipe:
         plan["recipe"] = recipe
     if out:
         plan["out"] = str(out)
     plan.setdefault("options", {}).update(_pairs(option, "--option"))
-    _, result, folder = run.fit(plan, force=force)
+    _, result, folder = run.fit(plan, force=force, resume=resume, start=start)
     if as_json:
         _print_json({**run.summary(plan["recipe"], result), "out": str(folder)})
         return
@@ -175,7 +191,7 @@ def recommend(
         "where": _where(where) if where else None,
         "allow": allow or None,
         "deny": deny or None,
-        "columns": [c for c in columns.split(",") if c],
+        "columns": _words(columns, "--columns"),
     }
     if max_memory:
         options["max_memory"] = max_memory
@@ -189,10 +205,10 @@ def recommend(
         return
     if not user and not history:
         raise SoftdexError("recommend: expected --user KEY, --history i1,i2 or --all --out FILE.")
-    past = [h.split(",") for h in history] if history else None
+    past = [_words(h, "--history") for h in history] if history else None
     table = fitted.recommend(user or None, k, history=past, unknown=unknown, **options).table
     if out is not None:
-        write_atomically(out, lambda file: pq.write_table(table, file))
+        run.save_table(out, table)
         _finish_file(out, table.num_rows, as_json)
     elif as_json:
         _print_json(table.to_pylist())
@@ -209,7 +225,7 @@ def similar(
     as_json: AsJson = False,
 ) -> None:
     """The items most like an item."""
-    table = load(model).similar(item, k, columns=[c for c in columns.split(",") if c]).table
+    table = load(model).similar(item, k, columns=_words(columns, "--columns")).table
     if as_json:
         _print_json(table.to_pylist())
     else:
@@ -246,7 +262,7 @@ def compare(
 ) -> None:
     """Train several recipes on one split and say which differences are real."""
     plan = _plan(config, source, locals())
-    chosen = [n.strip() for n in names.split(",") if n.strip()] or recipes.names()
+    chosen = _words(names, "--recipes") or recipes.methods()
     for name in chosen:
         choose("compare", "recipe", name, recipes.names())
     log, parts = run.prepare(plan)
@@ -313,9 +329,9 @@ def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for the log and the report.")] = Path(
         "demo"
     ),
-    users: Annotated[int, typer.Option(help="Users of the world.")] = 3000,
-    items: Annotated[int, typer.Option(help="Items of the world.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Another seed, another world.")] = 0,
+    users: Annotated[int, typer.Option(help="Users of the world.")] = 2000,
+    items: Annotated[int, typer.Option(help="Items of the world.")] = 1200,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, another world.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Make a world whose best answer is known, train every recipe, compare them with it."""
@@ -353,7 +369,7 @@ def _plan(config: Path | None, source: str | None, given: dict[str, Any]) -> run
     plan = run.read_config(config) if config else {}
     data = plan.setdefault("data", {})
     names = [n for n in run.SECTIONS["data"] or [] if n in given and n != "source"]
-    data.update({n: _column(given[n]) for n in names if given[n] is not None})
+    data.update({n: _column(n, given[n]) for n in names if given[n] is not None})
     if source is not None:
         data["source"] = source
     parts = plan.setdefault("split", {})
@@ -367,9 +383,18 @@ def _plan(config: Path | None, source: str | None, given: dict[str, Any]) -> run
     return plan
 
 
-def _column(value: Any) -> Any:
+def _column(name: str, value: Any) -> Any:
     """Columns of a file without a header are numbers."""
-    return int(value) if isinstance(value, str) and value.isdigit() else value
+    return int(value) if name in COLUMNS and value.isdecimal() else value
+
+
+def _words(text: str, flag: str) -> list[str]:
+    """Words with commas between them; one that holds a comma stands in quotes."""
+    try:
+        rows = list(csv.reader([text], skipinitialspace=True, strict=True))
+    except csv.Error as error:
+        raise SoftdexError(f"{flag}: expected words with commas, got {text!r} ({error}).") from None
+    return [word.strip() for row in rows for word in row if word.strip()]
 
 
 def _pairs(pairs: list[str] | None, flag: str) -> dict[str, Any]:
@@ -380,7 +405,7 @@ def _pairs(pairs: list[str] | None, flag: str) -> dict[str, Any]:
             raise SoftdexError(f"{flag}: expected name=value, got {pair!r}.")
         try:
             found[name.strip().replace("-", "_")] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             found[name.strip().replace("-", "_")] = value
     return found
 
@@ -460,4 +485,4 @@ def _cell(value: Any) -> str:
 
 
 def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, default=str))
+    typer.echo(json.dumps(plain(value), indent=2))

@@ -47,9 +47,10 @@ class Interactions:
     card: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        for column in (self.user, self.item, self.time, self.rating, self.weight):
+        own = (self.user, self.item, self.time, self.rating, self.weight)
+        for column in (*own, *self.extra.values()):
             if column is not None:
-                column.flags.writeable = False
+                _freeze(column)
 
     def __len__(self) -> int:
         return len(self.user)
@@ -78,6 +79,10 @@ class Interactions:
             if isinstance(column, np.ndarray):
                 digest.update(f"{f.name}{column.dtype}".encode())
                 digest.update(np.ascontiguousarray(column).data)
+        for name, column in sorted(self.extra.items()):
+            plain = column.dtype.kind in "biuf"
+            digest.update(f"{name}{column.dtype}".encode())
+            digest.update(column.tobytes() if plain else repr(column.tolist()).encode())
         return digest.hexdigest()
 
     def csr(self, *, binary: bool = False) -> sp.csr_matrix:
@@ -92,17 +97,18 @@ class Interactions:
     @cached_property
     def histories(self) -> Ragged:
         """Each user's items, oldest first; file order where there is no time, or a tie."""
-        return group(self.user, self.item, self.num_users, by=self.time)
+        found = group(self.user, self.item, self.num_users, by=self.time)
+        return Ragged(_freeze(found.indptr), _freeze(found.ids))
 
     @cached_property
     def item_counts(self) -> np.ndarray:
         """Events per item."""
-        return np.bincount(self.item, minlength=self.num_items)
+        return _freeze(np.bincount(self.item, minlength=self.num_items))
 
     @cached_property
     def user_counts(self) -> np.ndarray:
         """Events per user."""
-        return np.bincount(self.user, minlength=self.num_users)
+        return _freeze(np.bincount(self.user, minlength=self.num_users))
 
     def select(self, rows: np.ndarray) -> Interactions:
         """The rows of a mask or an index array; keys stay as they are."""
@@ -144,13 +150,13 @@ class Interactions:
         there are none), `keep` changes nothing.
         """
         choose("deduplicate", "repeat rule", keep, ("keep", "last", "sum"))
-        if keep == "keep":
+        if keep == "keep" or not len(self):
             return self
         pair = self.user * np.int64(self.num_items) + self.item
         order = (
             np.argsort(pair, kind="stable") if self.time is None else np.lexsort((self.time, pair))
         )
-        last = np.append(np.diff(pair[order]) != 0, True) if len(order) else np.zeros(0, bool)
+        last = np.append(np.diff(pair[order]) != 0, True)
         rows = order[last]
         kept = self.select(np.sort(rows))
         if keep == "last":
@@ -177,7 +183,8 @@ class Interactions:
         for name in ("time", "rating", "weight"):
             if getattr(self, name) is not None:
                 columns[name] = pa.array(getattr(self, name))
-        return pa.table(columns | {name: pa.array(c) for name, c in self.extra.items()})
+        further = {name: pa.array(c) for name, c in self.extra.items() if name not in columns}
+        return pa.table(columns | further)
 
     def repeats(self) -> int:
         """How many rows repeat an earlier (user, item) pair."""
@@ -227,7 +234,18 @@ class Interactions:
                     f"{name} ids look like floats ({keys.values[0]}): integers that passed through "
                     "a column with nulls? Cast them to int64 before reading"
                 )
+            if pc.any(pc.match_substring_regex(_texts(keys), r"^\s|\s$")).as_py():
+                found.append(f"some {name} ids have blanks around them: 'a' and 'a ' differ")
         return found
+
+
+def _freeze(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+def _texts(keys: Keys) -> pa.Array:
+    return keys.values if pa.types.is_string(keys.values.type) else pa.array([], pa.string())
 
 
 def _subset(keys: Keys, keep: np.ndarray) -> Keys:

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ragged:
     """Rows of different length: row b is `ids[indptr[b]:indptr[b + 1]]`."""
 
@@ -21,7 +21,14 @@ class Ragged:
         return len(self.indptr) - 1
 
     def __getitem__(self, row: int) -> np.ndarray:
-        return self.ids[self.indptr[row] : self.indptr[row + 1]]
+        return self.ids[self.indptr[:-1][row] : self.indptr[1:][row]]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ragged):
+            return NotImplemented
+        return np.array_equal(self.indptr, other.indptr) and np.array_equal(self.ids, other.ids)
+
+    __hash__ = None  # type: ignore[assignment]
 
     @property
     def lengths(self) -> np.ndarray:

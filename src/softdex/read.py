@@ -8,14 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import scipy.sparse as sp
 
 from softdex import delimited
 from softdex.errors import DataError, choose, nearest, some
 from softdex.interactions import Interactions
-from softdex.keys import encode, range_keys
-from softdex.sources import Source, concatenate, open_source
+from softdex.keys import encode, plain, range_keys
+from softdex.sources import Loaded, Source, nulls, numbers, open_source
 from softdex.tables import say
 
 NAMES = {
@@ -59,8 +58,7 @@ def read(
             out, they are found by the usual names. `False` leaves an optional column out.
         items: an item table (path or Arrow-speaking) with a key column; its columns can filter
             (`where=`) and come back with recommendations.
-        keep: further columns to carry along. Boolean columns and columns called test, split or
-            fold always are.
+        keep: further columns to carry along. Those called test, split or fold always are.
         duplicates: `keep` repeats of a (user, item) pair, or merge them: `last`, `sum`.
         bad_rows: `error` refuses a file with bad rows and says which; `drop` leaves them out and
             says how many.
@@ -74,14 +72,15 @@ def read(
     """
     choose("read", "duplicates rule", duplicates, ("keep", "last", "sum"))
     choose("read", "bad_rows rule", bad_rows, ("error", "drop"))
+    keep = (keep,) if isinstance(keep, str) else keep or ()
     wanted = {"user": user, "item": item, "time": time, "rating": rating, "weight": weight}
     if sp.issparse(source):
-        log, found = _from_matrix(source), "a sparse matrix (rows are users, columns are items)"
+        log, found = _from_matrix(source, wanted), "a sparse matrix (users x items):"
     else:
         log, found = _from_columns(open_source(source, separator, encoding), wanted, keep, bad_rows)
     log = log.deduplicate(duplicates)
     if items is not None:
-        log, note = _attach(log, open_source(items, separator, encoding))
+        log, note = _attach(log, open_source(items, separator, encoding), item, bad_rows)
         found += f"; {note}"
     size = f"{len(log):,} rows, {log.num_users:,} users, {log.num_items:,} items"
     say(f"read {found} -> {size}", quiet=quiet)
@@ -93,42 +92,50 @@ def _simple(name: str) -> str:
 
 
 def _find_columns(
-    loader: Source, wanted: Mapping[str, Column], required: tuple[str, ...] = ("user", "item")
+    loader: Source, wanted: Mapping[str, Column]
 ) -> tuple[dict[str, list[str]], list[str]]:
     """The candidate columns of each role, best first."""
-    by_name: dict[str, list[str]] = {}
-    for name in loader.names:
-        by_name.setdefault(_simple(name), []).append(name)
-    roles: dict[str, list[str]] = {}
-    notes: list[str] = []
+    given = {r: _named(loader, r, c) for r, c in wanted.items() if c is not None and c is not False}
+    for role, name in given.items():
+        if list(given.values()).count(name) > 1:
+            raise DataError(f"read: column {name!r} has two roles, one is {role}. Name another.")
     headerless = bool(loader.text) and not loader.text[0].has_header
     guess = _guess_by_place(loader.text[0]) if headerless else {}
-    for role, given in wanted.items():
-        if given is False:
-            continue
-        if given is not None:
-            roles[role] = [_named(loader, role, given)]
-        elif guess:
-            if role in guess:
-                roles[role] = [guess[role]]
-        else:
-            roles[role] = [c for alias in NAMES[role].split() for c in by_name.get(alias, [])]
-            twins = [c for c in roles[role] if _simple(c) == _simple(roles[role][0])]
-            if len(twins) > 1:
-                raise DataError(
-                    f"read: columns {some(twins)} could each be the {role}. Say {role}=..."
-                )
-    if guess and any(wanted[role] is None for role in guess if role in wanted):
-        notes.append("(no header: columns guessed by place)")
-    missing = [r for r in required if not roles.get(r)]
+    roles = {role: [name] for role, name in given.items()}
+    for role in (r for r, c in wanted.items() if c is None):
+        found = [guess[role]] if role in guess else [] if guess else _usual(loader.names, role)
+        roles[role] = [name for name in found if name not in given.values()]
+        twins = [n for n in roles[role] if _simple(n) == _simple(roles[role][0])]
+        if len(twins) > 1:
+            raise DataError(f"read: columns {some(twins)} could each be the {role}. Say {role}=...")
+    missing = [r for r in ("user", "item") if not roles.get(r)]
     if missing:
         raise DataError(_missing(loader, missing, headerless))
+    guessed = any(guess.get(r) and wanted[r] is None for r in wanted)
+    notes = ["(no header: columns guessed by place)"] if guessed else []
     return {role: names for role, names in roles.items() if names}, notes
+
+
+def _usual(names: Sequence[str], role: str) -> list[str]:
+    """The columns that bear a usual name of this role, the most usual first."""
+    return [name for alias in NAMES[role].split() for name in names if _simple(name) == alias]
+
+
+def _without_header(loader: Source) -> Source:
+    """Columns given by number and a first line that says nothing known: it is data."""
+    usual = any(_usual(loader.names, role) for role in NAMES)
+    if not loader.text or usual or delimited.has_numbers(loader.text[0]):
+        return loader
+    text = [shape.without_header() for shape in loader.text]
+    return replace(loader, names=text[0].names, text=text)
 
 
 def _missing(loader: Source, missing: list[str], headerless: bool) -> str:
     what = " and no ".join(f"{r} column" for r in missing)
-    text = f"read: {loader.label} has no {what} among {some(loader.names, 12)}. "
+    names = [n if n.isprintable() and len(n) < 40 else repr(n[:40]) for n in loader.names]
+    text = f"read: {loader.label} has no {what} among {some(names, 12) or 'no columns'}. "
+    if any("\ufffd" in name for name in names):
+        text += f"Its first line is not {loader.text[0].encoding}: is it a text table? "
     if headerless:
         return (
             text + "It has no header: give column numbers, e.g. read(path, user=0, item=1, time=3)."
@@ -136,10 +143,11 @@ def _missing(loader: Source, missing: list[str], headerless: bool) -> str:
     fix = ", ".join(f"{r}='...'" for r in missing)
     if missing == ["user"]:
         return (
-            text + "If this is an item table, attach it to a log: read(log, items=this). "
+            text + "If this is an item table, attach it to a log: read(log_path, items=path). "
             f"If it is a log, name the column: read(path, {fix})."
         )
-    return text + f"Name it: read(path, {fix})."
+    text += f"Name it: read(path, {fix})."
+    return text + (" If the first line is data, number it: user=0, item=1." if loader.text else "")
 
 
 def _named(loader: Source, role: str, given: str | int) -> str:
@@ -179,6 +187,8 @@ def _from_columns(
     loader: Source, wanted: Mapping[str, Column], keep: Sequence[str], bad_rows: str
 ) -> tuple[Interactions, str]:
     """Build a log from the columns of a table; also a line that says which were taken."""
+    if any(type(column) is int for column in wanted.values()):
+        loader = _without_header(loader)
     for name in keep:
         if name not in loader.names:
             raise DataError(f"read: no column {name!r} to keep. {nearest(name, loader.names)}")
@@ -187,28 +197,23 @@ def _from_columns(
     flags = [n for n in loader.names if n in keep or (_simple(n) in FLAGS and n not in taken)]
     columns = list(dict.fromkeys([*(n for names in roles.values() for n in names), *flags]))
     ids = [roles["user"][0], roles["item"][0]]
-    try:
-        table = loader.load(columns, ids)
-    except pa.ArrowInvalid as error:
-        chosen = {role: names[0] for role, names in roles.items()}
-        table = _without_bad_lines(loader, chosen, columns, bad_rows, notes, str(error))
-    else:
-        chosen = _choose_complete(table, roles, wanted, notes)
-        bad = _bad_rows(table, chosen)
-        if bad and loader.text:
-            table = _without_bad_lines(loader, chosen, columns, bad_rows, notes, "")
-        elif bad:
-            table = _without_bad_rows(table, bad, loader.label, bad_rows, notes)
+    loaded = loader.load(columns, ids)
+    chosen = _choose_complete(loaded.table, roles, wanted, notes)
+    values, bad = _check(loaded.table, chosen)
+    if bad and not loaded.places:
+        loaded = loader.locate(columns, ids)
+        values, bad = _check(loaded.table, chosen)
+    table = loaded.table
+    if bad or loaded.problems:
+        good = _refuse_or_drop(loader, loaded, bad, bad_rows, notes)
+        table, values = table.filter(pa.array(good)), {r: v[good] for r, v in values.items()}
     if table.num_rows == 0:
         raise DataError(f"read: {loader.label} has columns {some(loader.names)} and no rows.")
     users, user = encode(table[chosen["user"]], "user")
     items, item = encode(table[chosen["item"]], "item")
-    numbers = {
-        r: _numbers(table[chosen[r]], r) for r in ("time", "rating", "weight") if r in chosen
-    }
-    extra = {n: table[n].to_numpy() for n in flags}
+    extra = {name: plain(table[name]).to_numpy() for name in flags}
     found = " ".join([f"{loader.label}:", *(f"{r}={c}" for r, c in chosen.items()), *notes])
-    log = Interactions(users, items, user, item, extra=extra, **numbers)  # type: ignore[arg-type]
+    log = Interactions(users, items, user, item, extra=extra, **values)  # type: ignore[arg-type]
     return log, found
 
 
@@ -222,128 +227,93 @@ def _choose_complete(
     chosen = {role: names[0] for role, names in roles.items()}
     for role in ("time", "rating"):
         names = roles.get(role, [])
-        nulls = {name: _is_null(table[name]).true_count for name in names}
-        complete = [name for name in names if not nulls[name]]
+        absent = {name: int(nulls(table[name]).sum()) for name in names}
+        complete = [name for name in names if not absent[name]]
         skipped = names[: names.index(complete[0])] if complete else names
         if not skipped or wanted[role] is not None or (role == "time" and not complete):
             continue
-        notes += [f"({name} left out: {nulls[name]:,} nulls)" for name in skipped]
+        notes += [f"({name} left out: {absent[name]:,} nulls)" for name in skipped]
         del chosen[role]
         if complete:
             chosen[role] = complete[0]
     return chosen
 
 
-def _is_null(column: pa.ChunkedArray) -> pa.Array:
-    """Null or NaN."""
-    mask = pc.is_null(column, nan_is_null=pa.types.is_floating(column.type))
-    return mask.combine_chunks() if isinstance(mask, pa.ChunkedArray) else mask
-
-
-def _bad_rows(table: pa.Table, chosen: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Masks of the rows that cannot be used, by what is wrong with them."""
+def _check(
+    table: pa.Table, chosen: Mapping[str, str]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The numeric columns by role, and masks of the rows that cannot be used by what is wrong."""
+    values: dict[str, np.ndarray] = {}
     bad: dict[str, np.ndarray] = {}
     for role, name in chosen.items():
-        null = _is_null(table[name])
-        if null.true_count:
-            bad[f"no value in column {name!r}"] = null.to_numpy(zero_copy_only=False)
+        absent = nulls(table[name])
+        bad[f"no value in column {name!r}"] = absent
         if role in ("user", "item"):
             continue
-        wrong = ~np.isfinite(_numbers(table[name], role, strict=False)) & ~null.to_numpy(
-            zero_copy_only=False
-        )
+        found, wrong = numbers(table[name], f"the {role} column {name!r}", dates=role == "time")
+        if role != "time":
+            with np.errstate(over="ignore"):
+                found = found.astype(np.float32)
+            wrong |= ~np.isfinite(found)
         if wrong.any():
-            example = table[name][int(np.argmax(wrong))]
-            bad[f"column {name!r} is not a number or a date (e.g. {str(example)[:30]!r})"] = wrong
+            example = str(table[name][int(np.argmax(wrong))])[:30]
+            kind = "a number or a date like the rest" if role == "time" else "a finite number"
+            bad[f"column {name!r} is not {kind} (e.g. {example!r})"] = wrong
         if role == "weight":
-            negative = _numbers(table[name], role, strict=False) < 0
-            if negative.any():
-                bad[f"negative weight in column {name!r}"] = negative
-    return bad
+            bad[f"negative weight in column {name!r}"] = (found < 0) & ~absent
+        values[role] = found
+    return values, {problem: mask for problem, mask in bad.items() if mask.any()}
 
 
-NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
+def _refuse_or_drop(
+    loader: Source, loaded: Loaded, bad: dict[str, np.ndarray], bad_rows: str, notes: list[str]
+) -> np.ndarray:
+    """Mask of the good rows of a table that has bad ones or had bad lines, unless that is refused.
 
-
-def _numbers(column: pa.ChunkedArray, role: str, *, strict: bool = True) -> np.ndarray:
-    """A column as numbers: times as int64 or float64 (dates in microseconds), others float32.
-
-    With `strict=False` what is not a number becomes NaN.
+    What is wrong with a row is said with its place in its file.
     """
-    kind = column.type
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        column = column.cast(pa.timestamp("us", getattr(kind, "tz", None)), safe=False).cast(
-            pa.int64()
-        )
-    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        try:
-            column = column.cast(pa.timestamp("us")).cast(pa.int64())
-        except pa.ArrowInvalid:
-            good = pc.match_substring_regex(column, NUMBER)
-            column = pc.if_else(good, column, None).cast(pa.float64())
-    elif not pa.types.is_integer(kind) and not pa.types.is_floating(kind):
-        try:
-            column = column.cast(pa.float64())
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise DataError(f"read: the {role} column has type {kind}. Expected numbers.") from None
-    if not strict and column.null_count:
-        column = column.cast(pa.float64())
-    values = column.to_numpy()
-    if role != "time":
-        return values.astype(np.float32)
-    return values.astype(np.int64) if values.dtype.kind in "iu" else values.astype(np.float64)
+    problems = {label: dict(found) for label, found in loaded.problems.items()}
+    start = 0
+    for label, lines in loaded.places or []:
+        for problem, mask in bad.items():
+            hit = lines[mask[start : start + len(lines)]].tolist()
+            if hit:
+                problems.setdefault(label, {})[problem] = hit
+        start += len(lines)
+    unit = "line" if loader.text else "row"
+    said = "; ".join(f"{label}: {delimited.explain(p, unit)}" for label, p in problems.items())
+    drop = np.logical_or.reduce([np.zeros(loaded.table.num_rows, bool), *bad.values()])
+    if bad_rows == "error" or drop.all():
+        raise DataError(f"read: {said}. {NONE_LEFT if drop.all() else FIX}")
+    unparsed = sum(len(lines) for found in loaded.problems.values() for lines in found.values())
+    notes.append(f"(dropped {unparsed + int(drop.sum()):,} bad {unit}s: {said})")
+    return ~drop
 
 
-def _without_bad_rows(
-    table: pa.Table, bad: dict[str, np.ndarray], label: str, bad_rows: str, notes: list[str]
-) -> pa.Table:
-    places = {problem: np.flatnonzero(mask).tolist() for problem, mask in bad.items()}
-    text = delimited.explain(places, unit="row")
-    if bad_rows == "error":
-        raise DataError(f"read: {label}: {text} {FIX}")
-    drop = np.logical_or.reduce(list(bad.values()))
-    notes.append(f"(dropped {int(drop.sum()):,} bad rows: {text})")
-    return table.filter(pa.array(~drop))
+FIX = (
+    "Mend the source, leave such rows out with bad_rows='drop', or leave an optional column out, "
+    "e.g. time=False."
+)
+NONE_LEFT = (
+    "No good row is left. Is it the right file? An optional column can be left out, e.g. "
+    "time=False."
+)
 
 
-FIX = "Mend the source, or leave such rows out with bad_rows='drop'."
-
-
-def _without_bad_lines(
-    loader: Source,
-    chosen: Mapping[str, str],
-    columns: list[str],
-    bad_rows: str,
-    notes: list[str],
-    reason: str,
-) -> pa.Table:
-    """Find the bad lines of text files by a slow second pass: refuse them, or read around them."""
-    numeric = {chosen[r]: r for r in ("time", "rating", "weight") if r in chosen}
-    used, ids = list(chosen.values()), [chosen["user"], chosen["item"]]
-    tables = []
-    for shape in loader.text:
-        if bad_rows == "error":
-            problems = delimited.bad_lines(shape, used, numeric)
-            if problems:
-                text = delimited.explain(problems)
-                raise DataError(f"read: {shape.path}: {text} {FIX}")
-            continue
-        table, problems = delimited.load_good_lines(shape, used, columns, ids, numeric)
-        tables.append(table)
-        dropped = sum(map(len, problems.values()))
-        notes.append(
-            f"(dropped {dropped:,} bad lines of {shape.path}: {delimited.explain(problems)})"
-        )
-    if not tables:
-        raise DataError(f"read: {loader.label} does not parse ({reason}). Is the separator right?")
-    return concatenate(tables)
-
-
-def _from_matrix(matrix: Any) -> Interactions:
+def _from_matrix(matrix: Any, wanted: Mapping[str, Column]) -> Interactions:
     """A sparse matrix keeps its shape: empty rows are users, empty columns are items."""
+    named = [role for role, column in wanted.items() if column not in (None, False)]
+    if named:
+        raise DataError(f"read: a matrix has no columns to take {some(named)} from. Use a table.")
+    if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
+        raise DataError(
+            f"read: expected a users x items matrix of numbers, got shape {matrix.shape} of "
+            f"{matrix.dtype}."
+        )
     coo = matrix.tocoo()
     stored = coo.data != 0
-    data = np.asarray(coo.data[stored], dtype=np.float32)
+    with np.errstate(over="ignore"):
+        data = coo.data[stored].astype(np.float32)
     if not np.isfinite(data).all() or (data < 0).any():
         raise DataError("read: the matrix holds negative or non-finite values. Expected weights.")
     if not len(data):
@@ -357,16 +327,19 @@ def _from_matrix(matrix: Any) -> Interactions:
     )
 
 
-def _attach(log: Interactions, loader: Source) -> tuple[Interactions, str]:
+def _attach(
+    log: Interactions, loader: Source, item: Column, bad_rows: str
+) -> tuple[Interactions, str]:
     """Put an item table beside the log, one row per item key."""
-    roles, _ = _find_columns(loader, {"item": None}, required=("item",))
-    key = roles["item"][0]
-    try:
-        table = loader.load(loader.names, [key])
-    except pa.ArrowInvalid as error:
-        raise DataError(f"read: the item table {loader.label} does not parse ({error}).") from None
-    if table[key].null_count:
-        raise DataError(f"read: the item table has {table[key].null_count:,} rows without a key.")
+    key = _item_key(loader, item)
+    loaded = loader.load(loader.names, [key])
+    if nulls(loaded.table[key]).any() and not loaded.places:
+        loaded = loader.locate(loader.names, [key])
+    table, absent, notes = loaded.table, nulls(loaded.table[key]), list[str]()
+    bad = {f"no value in column {key!r}": absent} if absent.any() else {}
+    if bad or loaded.problems:
+        good = _refuse_or_drop(loader, loaded, bad, bad_rows, notes)
+        table = table.filter(pa.array(good))
     rows = log.items.lookup(table[key])
     known = np.flatnonzero(rows >= 0)
     if not len(known):
@@ -374,16 +347,29 @@ def _attach(log: Interactions, loader: Source) -> tuple[Interactions, str]:
             f"read: no key of the item table's column {key!r} ({some(table[key].slice(0, 3))}) is "
             f"an item of the log ({some(log.items.values.slice(0, 3))}). Is it the right table?"
         )
+    twice = np.flatnonzero(np.bincount(rows[known]) > 1)
+    if len(twice):
+        shown = some(log.items.take(twice[:6]))
+        raise DataError(f"read: the item table repeats keys ({shown}). Keep one row per item.")
     place = np.full(log.num_items, -1, np.int64)
     place[rows[known]] = known
-    if (np.bincount(rows[known]) > 1).any():
-        twice = np.flatnonzero(np.bincount(rows[known]) > 1)[:5]
-        raise DataError(f"read: the item table repeats keys ({some(log.items.take(twice))}).")
     aligned = table.take(pa.array(place, mask=place < 0)).drop_columns([key]).combine_chunks()
     without, spare = int((place < 0).sum()), table.num_rows - len(known)
-    note = f"items from {loader.label} ({some(aligned.column_names, 8)})"
+    note = " ".join([f"items from {loader.label} ({some(aligned.column_names, 8)})", *notes])
     if without:
         note += f", {without:,} items not in it"
     if spare:
         note += f", {spare:,} of its rows have no interaction and are left out"
     return replace(log, item_table=aligned), note
+
+
+def _item_key(loader: Source, item: Column) -> str:
+    """The key column of an item table: named as in the log, or usual."""
+    usual = [n for n in loader.names if n == item] + _usual(loader.names, "item")
+    usual += [name for name in loader.names if _simple(name) in ("id", "key")]
+    if not usual:
+        raise DataError(
+            f"read: the item table {loader.label} has no item column among "
+            f"{some(loader.names, 12)}. Call its key column 'item', or as in the log."
+        )
+    return usual[0]

@@ -7,19 +7,23 @@ from typing import Any, final
 
 import pyarrow as pa
 
+SHOWN = 50  # rows a notebook shows
+
 
 @final
 class Recommendations:
     """An Arrow table of recommendations: goes where Arrow goes, and prints in a notebook.
 
-    `pa.table(recs)`, `polars.from_arrow(recs)` and `pandas.DataFrame.from_arrow(recs)` take it as
-    it is; the methods of `pyarrow.Table` (`to_pandas`, `to_pylist`, ...) work on it too.
+    `pyarrow.table(recs)`, `polars.DataFrame(recs)` and `pandas.DataFrame.from_arrow(recs)` take it
+    as it is; the methods of `pyarrow.Table` (`to_pandas`, `to_pylist`, ...) work on it too.
     """
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
 
     def __getattr__(self, name: str) -> Any:
+        if name == "table":  # not there yet: a copy or a pickle is being put together
+            raise AttributeError(name)
         return getattr(self.table, name)
 
     def __getitem__(self, key: Any) -> Any:
@@ -39,8 +43,8 @@ class Recommendations:
         head = "".join(f"<th>{escape(n)}</th>" for n in names)
         rows = (
             "".join(f"<td>{escape(str(row[n]))}</td>" for n in names)
-            for row in self.table.slice(0, 50).to_pylist()
+            for row in self.table.slice(0, SHOWN).to_pylist()
         )
         body = "".join(f"<tr>{row}</tr>" for row in rows)
-        more = f"<p>{len(self):,} rows, 50 shown</p>" if len(self) > 50 else ""
+        more = f"<p>{len(self):,} rows, {SHOWN} shown</p>" if len(self) > SHOWN else ""
         return f"<table><tr>{head}</tr>{body}</table>{more}"

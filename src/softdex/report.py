@@ -11,6 +11,7 @@ from softdex.tables import cell
 
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")
 CEILING = "#6b7280"
+PROPOSAL = {"kl": "KL(q || softmax)", "ess": "effective draws", "hits": "accidental hits"}
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2937; --soft: #6b7280; --line: #e5e7eb; --paper: #fff; }
 @media (prefers-color-scheme: dark) {
@@ -39,6 +40,7 @@ def build(
     *,
     ceiling: Result | None = None,
     extra: Mapping[str, Mapping[str, Any]] | None = None,
+    training: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     facts: Sequence[tuple[str, Mapping[str, Any]]] = (),
 ) -> str:
     """The whole page.
@@ -47,6 +49,7 @@ def build(
         results: by model; all on one split.
         ceiling: the best possible lists on that split, where it is known.
         extra: further columns of the main table, by model.
+        training: the records of each model's epochs, where it was learned.
         facts: named boxes of facts (data, card, versions).
     """
     lines = dict(results) | ({"best possible": ceiling} if ceiling is not None else {})
@@ -58,6 +61,8 @@ def build(
     parts.append(f"<h2>Curves</h2><div class='charts'>{''.join(charts)}</div>")
     if len(results) > 1:
         parts.append("<h2>Is the difference real?</h2>" + _comparison(results, middle))
+    if training:
+        parts.append("<h2>Training</h2>" + _training(training))
     parts.append("<h2>Where it works</h2>")
     for name, result in results.items():
         for what in ("popularity", "history"):
@@ -118,13 +123,54 @@ def _plain(value: Any) -> str:
     return cell(value)
 
 
+def _training(training: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Loss and metric of every epoch, and how good the proposal was at the end."""
+    charts = []
+    for name, caption in (("loss", "loss of each epoch"), ("metric", "ndcg@20 on validation")):
+        lines = {
+            m: [float(r[name]) for r in records]
+            for m, records in training.items()
+            if records and name in records[0]
+        }
+        if lines:
+            longest = max(len(v) for v in lines.values())
+            charts.append(_curves(lines, [str(i + 1) for i in range(longest)], "epoch", caption))
+    rows = [
+        {
+            "model": model,
+            "epochs": len(records),
+            "loss": records[-1]["loss"],
+            **{what: records[-1].get(short, "") for short, what in PROPOSAL.items()},
+        }
+        for model, records in training.items()
+        if records
+    ]
+    caption = "The proposal in the last epoch, on a few users"
+    return f"<div class='charts'>{''.join(charts)}</div>{_table(caption, rows)}"
+
+
 def _chart(metric: str, lines: Mapping[str, Result], cutoffs: Sequence[int]) -> str:
-    """Metric against k, one line a model, as SVG; bars show two standard errors."""
-    width, height, left, right, top, bottom = 460, 280, 46, 110, 12, 34
+    """Metric against k, one line a model; bars show two standard errors."""
     values = {name: [r[f"{metric}@{k}"] for k in cutoffs] for name, r in lines.items()}
+    errors = {
+        name: [2 * r.standard_error(f"{metric}@{k}") for k in cutoffs] for name, r in lines.items()
+    }
+    caption = f"{metric}@k, bars are two standard errors"
+    return _curves(values, [str(k) for k in cutoffs], "k", caption, errors)
+
+
+def _curves(
+    values: Mapping[str, Sequence[float]],
+    ticks: Sequence[str],
+    axis: str,
+    caption: str,
+    errors: Mapping[str, Sequence[float]] | None = None,
+) -> str:
+    """One line a name, as SVG."""
+    width, height, left, right, top, bottom = 460, 280, 46, 110, 12, 34
     highest = max(max(v) for v in values.values()) * 1.08 or 1.0
-    step = (width - left - right) / max(1, len(cutoffs) - 1)
-    xs = [left + i * step for i in range(len(cutoffs))]
+    step = (width - left - right) / max(1, len(ticks) - 1)
+    xs = [left + i * step for i in range(len(ticks))]
 
     def y(value: float) -> float:
         return height - bottom - (height - top - bottom) * value / highest
@@ -133,27 +179,25 @@ def _chart(metric: str, lines: Mapping[str, Result], cutoffs: Sequence[int]) -> 
     for level in (highest * i / 4 for i in range(5)):
         svg.append(_line(left, width - right, y(level), y(level), "class='axis'"))
         svg.append(_text(left - 6, y(level) + 4, f"{level:.2f}", "text-anchor='end'"))
-    for x, k in zip(xs, cutoffs, strict=True):
-        svg.append(_text(x, height - bottom + 16, str(k), "text-anchor='middle'"))
-    svg.append(_text((left + width - right) / 2, height - 4, "k", "text-anchor='middle'"))
+    every = max(1, len(ticks) // 8)
+    for x, tick in list(zip(xs, ticks, strict=True))[::every]:
+        svg.append(_text(x, height - bottom + 16, tick, "text-anchor='middle'"))
+    svg.append(_text((left + width - right) / 2, height - 4, axis, "text-anchor='middle'"))
     labels = _spread({name: y(v[-1]) for name, v in values.items()}, 14)
     for i, (name, ys) in enumerate(values.items()):
-        ceiling = name == "best possible"
-        colour = CEILING if ceiling else COLOURS[i % len(COLOURS)]
+        colour = CEILING if name == "best possible" else COLOURS[i % len(COLOURS)]
         ink = f"stroke='{colour}'"
-        path = " ".join(f"{x:.1f},{y(v):.1f}" for x, v in zip(xs, ys, strict=True))
-        dash = " stroke-dasharray='6 4'" if ceiling else ""
+        path = " ".join(f"{x:.1f},{y(v):.1f}" for x, v in zip(xs, ys, strict=False))
+        dash = " stroke-dasharray='6 4'" if name == "best possible" else ""
         svg.append(f"<polyline points='{path}' fill='none' stroke-width='2' {ink}{dash}/>")
-        for x, v, k in zip(xs, ys, cutoffs, strict=True):
-            error = 2 * lines[name].standard_error(f"{metric}@{k}")
+        for x, v, error in zip(xs, ys, (errors or {}).get(name, ()), strict=False):
             svg.append(f"<circle cx='{x:.1f}' cy='{y(v):.1f}' r='2.5' fill='{colour}'/>")
             if error == error:
                 svg.append(_line(x, x, y(v - error), y(v + error), ink))
-        svg.append(_text(xs[-1] + 8, labels[name] + 4, name, f"style='fill:{colour}'"))
+        svg.append(_text(xs[len(ys) - 1] + 8, labels[name] + 4, name, f"style='fill:{colour}'"))
     return (
-        f"<figure><svg viewBox='0 0 {width} {height}' role='img' aria-label='{metric} by k'>"
-        f"{''.join(svg)}</svg>"
-        f"<figcaption>{metric}@k, bars are two standard errors</figcaption></figure>"
+        f"<figure><svg viewBox='0 0 {width} {height}' role='img' aria-label='{escape(caption)}'>"
+        f"{''.join(svg)}</svg><figcaption>{escape(caption)}</figcaption></figure>"
     )
 
 

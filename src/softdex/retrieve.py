@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, final
 
@@ -15,22 +16,25 @@ import scipy
 import torch
 
 from softdex import artifact
-from softdex.catalogue import allowed, check_columns, listed
+from softdex.catalogue import allowed, check_columns, find, listed, plain_table
 from softdex.encode.counting import Anyone, Neighbours
-from softdex.errors import ArtifactError, DataError, SoftdexError, choose
+from softdex.encode.history import Mixed
+from softdex.encode.table import Users
+from softdex.errors import DataError, SoftdexError, choose, some
 from softdex.evaluate import Result, evaluate
 from softdex.holdout import Holdout
 from softdex.index.contract import MAX_MEMORY, Filter, Hits
 from softdex.index.flat import Flat
 from softdex.interactions import Interactions
 from softdex.keys import Keys, restore
+from softdex.parts import NOT_INFO, kind_of, not_finite, rebuild, saved_tensors
 from softdex.ragged import Ragged, empty, offsets
 from softdex.recommendations import Recommendations
-from softdex.score import Constant, Dot, Sparse
+from softdex.score import Constant, Cosine, Dot, Sparse
 from softdex.tables import parse_bytes, progress
 
-ENCODERS: dict[str, Any] = {"anyone": Anyone, "neighbours": Neighbours}
-SCORERS: dict[str, Any] = {"constant": Constant, "dot": Dot, "sparse": Sparse}
+Encoder = Anyone | Neighbours | Users | Mixed
+AnyScorer = Constant | Dot | Cosine | Sparse
 BATCH = 1024
 MODEL_FILE = "model.sdx"
 
@@ -52,8 +56,8 @@ class Retriever:
         options: Mapping[str, Any],
         users: Keys,
         items: Keys,
-        encoder: Anyone | Neighbours,
-        scorer: Constant | Dot | Sparse,
+        encoder: Encoder,
+        scorer: AnyScorer,
         seen: Ragged,
         item_counts: np.ndarray,
         item_table: pa.Table | None = None,
@@ -62,7 +66,9 @@ class Retriever:
         self.recipe, self.options = recipe, dict(options)
         self.users, self.items = users, items
         self.encoder, self.index = encoder, Flat(scorer)
-        self.seen, self.item_counts, self.item_table = seen, item_counts, item_table
+        self.seen, self.item_counts = seen, item_counts
+        table = None if item_table is None else plain_table(item_table)
+        self.item_table = table if table is not None and table.num_columns else None
         self.info = info or {}
 
     def __repr__(self) -> str:
@@ -80,7 +86,7 @@ class Retriever:
         allow: Any = None,
         deny: Any = None,
         where: Mapping[str, Any] | pc.Expression | None = None,
-        columns: Sequence[str] = (),
+        columns: str | Sequence[str] = (),
         unknown: str = "error",
         max_memory: int | str = MAX_MEMORY,
     ) -> Recommendations:
@@ -100,20 +106,16 @@ class Retriever:
             max_memory: bytes (or "2GB") of scores held at a time.
         """
         choose("recommend", "rule for unknown users", unknown, ("error", "popular", "skip"))
-        check_columns(self.item_table, columns)
+        columns, k = check_columns(self.item_table, columns), self._length("recommend", k)
         names, rows, past = self._who(users, history, unknown)
         mask = allowed(self.items, self.item_table, allow, deny, where)
         limit = parse_bytes(max_memory)
         tables = []
-        for part in _blocks(len(rows), self._batch(limit)):
+        for part in _blocks(len(rows), self._batch(limit, k)):
             seen = past.take(part)
             filter = Filter(seen if exclude_seen else None, mask)
-            hits = self._search(rows[part], seen, k, filter, max_memory=limit)
-            lost = rows[part] == -1
-            if history is None and lost.any():
-                ids, scores = hits.ids.clone(), hits.scores.clone()
-                ids[lost], scores[lost] = self._popular(int(lost.sum()), k, Filter(None, mask))
-                hits = Hits(ids, scores)
+            strangers = (rows[part] < 0) & (history is None)
+            hits = self._answer(rows[part], seen, k, filter, strangers, limit)
             tables.append(self._table("user", names.take(pa.array(part)), hits, columns))
         return Recommendations(pa.concat_tables(tables))
 
@@ -126,20 +128,20 @@ class Retriever:
         allow: Any = None,
         deny: Any = None,
         where: Mapping[str, Any] | pc.Expression | None = None,
-        columns: Sequence[str] = (),
+        columns: str | Sequence[str] = (),
         max_memory: int | str = MAX_MEMORY,
     ) -> int:
         """Recommend for every user into a Parquet file, streamed; returns the number of rows."""
-        check_columns(self.item_table, columns)
+        columns, k = check_columns(self.item_table, columns), self._length("recommend_all", k)
         limit = parse_bytes(max_memory)
         mask = allowed(self.items, self.item_table, allow, deny, where)
-        blocks = list(_blocks(len(self.users), self._batch(limit)))
+        blocks = _blocks(len(self.users), self._batch(limit, k))
 
         def tables() -> Iterator[pa.Table]:
             for part in progress(blocks, "recommending", len(blocks)):
                 seen = self.seen.take(part)
                 filter = Filter(seen if exclude_seen else None, mask)
-                hits = self._search(part, seen, k, filter, max_memory=limit)
+                hits = self._answer(part, seen, k, filter, ~self._trained(part), limit)
                 yield self._table("user", self.users.take(part), hits, columns)
 
         count = 0
@@ -168,17 +170,20 @@ class Retriever:
         allow: Any = None,
         deny: Any = None,
         where: Mapping[str, Any] | pc.Expression | None = None,
-        columns: Sequence[str] = (),
+        columns: str | Sequence[str] = (),
     ) -> Recommendations:
         """The k items most like each of these, as a table (item, rank, similar, score, ...)."""
-        check_columns(self.item_table, columns)
-        rows = self.items.rows(listed(items), "similar", "items")
-        query = self.encoder.similar(rows)
-        itself = Ragged(np.arange(len(rows) + 1), rows)
-        filter = Filter(itself, allowed(self.items, self.item_table, allow, deny, where))
-        hits = self.index.search(query, k, filter=filter)
-        table = self._table("item", self.items.take(rows), hits, columns, found="similar")
-        return Recommendations(table)
+        columns, k = check_columns(self.item_table, columns), self._length("similar", k)
+        rows = find(self.items, listed(items), "similar", "items")
+        mask = allowed(self.items, self.item_table, allow, deny, where)
+        tables = []
+        for part in _blocks(len(rows), self._batch(MAX_MEMORY, k)):
+            asked = rows[part]
+            itself = Ragged(np.arange(len(asked) + 1), asked)
+            hits = self._like(asked, k, Filter(itself, mask))
+            names = self.items.take(asked)
+            tables.append(self._table("item", names, hits, columns, found="similar"))
+        return Recommendations(pa.concat_tables(tables))
 
     def evaluate(
         self,
@@ -202,7 +207,17 @@ class Retriever:
                 "evaluate: the holdout is of another log (its users or items differ from the "
                 "model's). Use the split that the model was trained on."
             )
-        limit = parse_bytes(max_memory)
+        limit, cutoffs = parse_bytes(max_memory), [_whole("evaluate", c) for c in listed(k)]
+        most = max(1000, len(self.items))
+        if max(cutoffs, default=1) > most:
+            raise SoftdexError(f"evaluate: expected k of at most {most:,}, got {max(cutoffs):,}.")
+        strangers = ~self._trained(holdout.users) & (holdout.targets.lengths > 0)
+        if strangers.any():
+            raise DataError(
+                f"evaluate: {int(strangers.sum()):,} users of the holdout have no event in "
+                f"training, and {self.recipe} knows users by a vector of their own. Train it with "
+                "encoder='history', or split each user's events."
+            )
 
         def search(part: Holdout, most: int, exact: bool) -> np.ndarray:
             effort = np.inf if exact else None
@@ -211,15 +226,16 @@ class Retriever:
             return hits.ids.cpu().numpy()
 
         return evaluate(
-            search, holdout, item_counts=self.item_counts, k=k, index=index,
-            empty=empty, repeats=repeats, ideal=ideal, batch=self._batch(limit),
+            search, holdout, item_counts=self.item_counts, k=cutoffs, index=index,
+            empty=empty, repeats=repeats, ideal=ideal,
+            batch=self._batch(limit, max(cutoffs, default=1)),
         )  # fmt: skip
 
     def search(
         self, users: np.ndarray, history: Ragged, k: int, masked: Ragged | None = None
     ) -> np.ndarray:
         """By row numbers: the best k item rows (B, k) of each user, -1 where the list ends."""
-        return self._search(users, history, k, Filter(masked)).ids.cpu().numpy()
+        return self._search(users, history, _whole("search", k), Filter(masked)).ids.cpu().numpy()
 
     # inside --------------------------------------------------------------------------------------
 
@@ -233,17 +249,53 @@ class Retriever:
         *,
         max_memory: int = MAX_MEMORY,
     ) -> Hits:
-        if k < 1:
-            raise SoftdexError(f"recommend: expected k of at least 1, got {k}.")
         query = self.encoder(users, history)
         return self.index.search(query, k, filter=filter, effort=effort, max_memory=max_memory)
 
-    def _popular(self, n: int, k: int, filter: Filter) -> Hits:
-        counts = Constant(torch.from_numpy(self.item_counts.astype(np.float32)))
-        return Flat(counts).search(torch.empty(n, 0), k, filter=filter)
+    def _like(self, items: np.ndarray, k: int, filter: Filter) -> Hits:
+        """Items like these: by the cosine of their vectors, or by what the encoder counted."""
+        scorer = self.index.scorer
+        if isinstance(scorer, (Dot, Cosine)):
+            vectors = scorer.items.weight
+            index = Flat(Cosine(vectors, torch.ones((), device=vectors.device)))
+            return index.search(vectors[torch.from_numpy(items)], k, filter=filter)
+        if isinstance(self.encoder, (Users, Mixed)):
+            raise SoftdexError(f"similar: {self.recipe} has no vectors of items to compare.")
+        hits = self.index.search(self.encoder.similar(items), k, filter=filter)
+        return Hits(torch.where(hits.scores > 0, hits.ids, -1), hits.scores)
 
-    def _batch(self, max_memory: int) -> int:
-        return int(np.clip(max_memory // (2 * self.encoder.query_bytes), 1, BATCH))
+    def _trained(self, rows: np.ndarray) -> np.ndarray:
+        """Which users the encoder can make a query of, without a history of their own."""
+        lengths = np.append(self.seen.lengths, 0)  # the row -1 is nobody's
+        return (rows >= 0) & (self.encoder.reads_history | (lengths[rows] > 0))
+
+    def _answer(
+        self,
+        users: np.ndarray,
+        history: Ragged,
+        k: int,
+        filter: Filter,
+        strangers: np.ndarray,
+        max_memory: int,
+    ) -> Hits:
+        """The model's lists; strangers get what is popular."""
+        hits = self._search(users, history, k, filter, max_memory=max_memory)
+        if not strangers.any():
+            return hits
+        counts = Constant(torch.from_numpy(self.item_counts.astype(np.float32)))
+        queries = torch.empty(int(strangers.sum()), 0)
+        popular = Flat(counts).search(queries, k, filter=Filter(None, filter.allow))
+        ids, scores = hits.ids.cpu().clone(), hits.scores.cpu().clone()
+        ids[strangers], scores[strangers] = popular
+        return Hits(ids, scores)
+
+    def _length(self, where: str, k: Any) -> int:
+        """The length of lists: what was asked for, or every item."""
+        return min(_whole(where, k), len(self.items))
+
+    def _batch(self, max_memory: int, k: int) -> int:
+        """Users searched at a time: their queries, and k ids and scores a few times over."""
+        return int(np.clip(max_memory // (2 * self.encoder.query_bytes + 32 * k), 1, BATCH))
 
     def _who(
         self, users: Any, history: Sequence[Sequence[Any]] | None, unknown: str
@@ -251,40 +303,58 @@ class Retriever:
         """Names, rows (-1: not in training) and past of the users asked about."""
         if users is None and history is None:
             raise SoftdexError("recommend: expected users, or history=[[item, ...], ...].")
+        if history is not None and not self.encoder.reads_history:
+            raise SoftdexError(
+                f"recommend: {self.recipe} knows users by a vector of their own and cannot read a "
+                "history. Train it with encoder='history' or encoder='mix'."
+            )
         past = None if history is None else self._past(history, unknown)
         if users is None:
             assert past is not None
             return pa.array(np.arange(len(past))), np.full(len(past), -1), past
         keys = listed(users)
-        rows = self.users.lookup(keys)
+        known = unknown == "error" and past is None
+        rows = find(self.users, keys, "recommend", "users", known=known)
         if past is not None:
             if len(past) != len(rows):
                 raise SoftdexError(f"recommend: {len(rows)} users but {len(past)} histories.")
-            return pa.array([str(key) for key in keys]), rows, past
-        if unknown == "error":
-            rows = self.users.rows(keys, "recommend", "users")
-        elif unknown == "skip":
+            return self._names(keys), rows, past
+        rows = np.where(self._trained(rows), rows, -1)
+        if unknown == "error" and (rows < 0).any():
+            some_key = list(keys)[int(np.argmin(rows))]
+            raise SoftdexError(
+                f"recommend: user {some_key!r} has no event in training, and {self.recipe} knows "
+                "users by a vector of their own. Pass unknown='popular' or 'skip'."
+            )
+        if unknown == "skip":
             rows = rows[rows >= 0]
         if (rows >= 0).all():
             return self.users.take(rows), rows, self.seen.take(rows)
         stored = Ragged(np.append(self.seen.indptr, self.seen.indptr[-1]), self.seen.ids)
-        return pa.array([str(key) for key in keys]), rows, stored.take(rows)
+        return self._names(keys), rows, stored.take(rows)
+
+    def _names(self, keys: Any) -> pa.Array:
+        """Users as they were asked for, in the type of the known ones where they fit it."""
+        cells = keys.to_pylist() if isinstance(keys, (pa.Array, pa.ChunkedArray)) else list(keys)
+        try:
+            return Keys(pa.array(cells).cast(self.users.values.type), self.users.type).all()
+        except pa.ArrowException:
+            return pa.array([str(cell) for cell in cells])
 
     def _past(self, history: Sequence[Sequence[Any]], unknown: str) -> Ragged:
-        if isinstance(history, str) or any(isinstance(h, (str, bytes)) for h in history):
+        lists = listed(history)
+        if not all(isinstance(h, Iterable) and not isinstance(h, (str, bytes)) for h in lists):
             raise SoftdexError("recommend: expected history=[[item, ...], ...], one list per user.")
-        lengths = np.array([len(h) for h in history], dtype=np.int64)
-        flat = [item for h in history for item in h]
+        lists = [list(h) for h in lists]
+        flat = [item for h in lists for item in h]
         if not flat:
-            return empty(len(history))
-        if unknown == "error":
-            rows = self.items.rows(flat, "recommend", "items in history")
-        else:
-            rows = self.items.lookup(flat)
+            return empty(len(lists))
+        rows = find(self.items, flat, "recommend", "items in history", known=unknown == "error")
+        lengths = np.array([len(h) for h in lists], dtype=np.int64)
         return Ragged(offsets(lengths), rows).where(rows >= 0)
 
     def _table(
-        self, asked: str, names: pa.Array, hits: Hits, columns: Sequence[str], found: str = "item"
+        self, asked: str, names: pa.Array, hits: Hits, columns: list[str], found: str = "item"
     ) -> pa.Table:
         ids, scores = hits.ids.cpu().numpy(), hits.scores.float().cpu().numpy()
         real = ids >= 0
@@ -296,7 +366,7 @@ class Retriever:
             "score": scores[real],
         }
         if columns and self.item_table is not None:
-            extra = self.item_table.select(list(columns)).take(pa.array(ids[real]))
+            extra = self.item_table.select(columns).take(pa.array(ids[real]))
             table |= {name: extra[name] for name in columns}
         return pa.table(table)
 
@@ -305,17 +375,16 @@ class Retriever:
     def save(self, path: str | Path) -> None:
         """Write the model as one file, whole or not at all."""
         encoder, scorer = self.encoder, self.index.scorer
-        tensors = {f"encoder.{n}": t for n, t in encoder.state_dict().items()}
-        tensors |= {f"scorer.{n}": t for n, t in scorer.state_dict().items()}  # type: ignore[attr-defined]
-        tensors["seen.indptr"] = torch.tensor(self.seen.indptr)
+        tensors = saved_tensors(encoder, scorer)
+        tensors["seen.indptr"] = torch.tensor(self.seen.indptr.astype(np.int64))
         tensors["seen.ids"] = torch.tensor(self.seen.ids.astype(np.int32))
         tensors["item_counts"] = torch.tensor(self.item_counts.astype(np.int64))
         manifest = {
+            **self.info,
             "recipe": self.recipe,
             "options": self.options,
-            "encoder": type(encoder).__name__.lower(),
-            "scorer": type(scorer).__name__.lower(),
-            **self.info,
+            "encoder": kind_of(encoder),
+            "scorer": kind_of(scorer),
             "softdex": versions(),
         }
         items = pa.table({"key": self.items.all()})
@@ -328,62 +397,40 @@ class Retriever:
 def load(path: str | Path) -> Retriever:
     """Load a model saved with `save`, or the model of a run folder."""
     path = Path(path)
-    if path.is_dir():
-        path = path / MODEL_FILE
-    manifest, tensors, users, items = artifact.read(path)
-    try:
-        return _rebuild(manifest, tensors, users, items)
-    except ArtifactError:
-        raise
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RuntimeError,
-        pa.ArrowException,
-    ) as error:
-        raise ArtifactError(
-            f"load: {path} does not fit together ({type(error).__name__}: {str(error)[:200]}). "
-            "Save the model again."
-        ) from None
-
-
-def _rebuild(
-    manifest: dict[str, Any], tensors: dict[str, torch.Tensor], users: pa.Table, items: pa.Table
-) -> Retriever:
-    def parts(prefix: str) -> dict[str, torch.Tensor]:
-        return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-
-    for kind, known in (("encoder", ENCODERS), ("scorer", SCORERS)):
-        if manifest[kind] not in known:
-            raise ArtifactError(f"load: unknown {kind} {manifest[kind]!r}. Upgrade softdex.")
-    encoder = ENCODERS[manifest["encoder"]](**parts("encoder."))
-    scorer = SCORERS[manifest["scorer"]](**parts("scorer."))
-    seen = Ragged(tensors["seen.indptr"].numpy(), tensors["seen.ids"].numpy())
-    counts = tensors["item_counts"].numpy()
-    user_keys, item_keys = restore(users.column(0)), restore(items.column(0))
-    sizes = (scorer.num_items, len(counts), len(seen))
-    if sizes != (len(item_keys), len(item_keys), len(user_keys)):
-        raise ValueError(f"sizes {sizes} for {len(user_keys)} users and {len(item_keys)} items")
-    seen.csr(len(item_keys)).check_format(full_check=True)
-    fixed = ("recipe", "options", "encoder", "scorer", "softdex", "format", "version")
-    info = {n: v for n, v in manifest.items() if n not in (*fixed, "tensors", "users", "items")}
-    table = items.remove_column(0) if items.num_columns > 1 else None
-    return Retriever(
-        manifest["recipe"], manifest["options"], user_keys, item_keys, encoder, scorer,
-        seen, counts, table, info,
-    )  # fmt: skip
+    with artifact.refused(path):
+        contents = artifact.read(path / MODEL_FILE if path.is_dir() else path)
+        encoder, scorer = rebuild(contents)
+        manifest, tensors, users, items = contents
+        model = Retriever(
+            manifest["recipe"],
+            manifest["options"],
+            restore(users["key"]),
+            restore(items.column(0)),
+            encoder,
+            scorer,
+            Ragged(tensors["seen.indptr"].numpy(), tensors["seen.ids"].numpy()),
+            tensors["item_counts"].numpy(),
+            items.remove_column(0),
+            {name: value for name, value in manifest.items() if name not in NOT_INFO},
+        )
+        model.search(np.zeros(1, np.int64), empty(1), 1)  # encoder and scorer fit together
+    return model
 
 
 def from_training(
     recipe: str,
     options: Mapping[str, Any],
     train: Interactions,
-    encoder: Anyone | Neighbours,
-    scorer: Constant | Dot | Sparse,
+    encoder: Encoder,
+    scorer: AnyScorer,
 ) -> Retriever:
     """Wrap what a recipe made with the keys and histories of its training log."""
+    wrong = not_finite(dict(encoder.state_dict()) | dict(scorer.state_dict()))
+    if wrong:
+        raise SoftdexError(
+            f"fit: {recipe} with {dict(options)} gave {some(wrong)} that are not finite. "
+            "Choose less extreme options."
+        )
     info = {"data": train.sha256, "card": train.card, "metrics": {}}
     return Retriever(
         recipe, options, train.users, train.items, encoder, scorer,
@@ -403,6 +450,12 @@ def versions() -> dict[str, str]:
         "scipy": scipy.__version__,
         "pyarrow": pa.__version__,
     }
+
+
+def _whole(where: str, k: Any) -> int:
+    if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
+        raise SoftdexError(f"{where}: expected k as a whole number of at least 1, got {k!r}.")
+    return int(k)
 
 
 def _blocks(n: int, size: int) -> list[np.ndarray]:

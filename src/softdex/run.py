@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-import inspect
 import json
+import tempfile
 import time
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from softdex import recipes
 from softdex import split as splits
-from softdex.artifact import write_atomically
+from softdex.artifact import plain, write_atomically
+from softdex.catalogue import listed
 from softdex.errors import DataError, SoftdexError, choose
-from softdex.evaluate import Result
+from softdex.evaluate import CONVENTIONS, Result
 from softdex.holdout import Split
 from softdex.interactions import Interactions
+from softdex.options import check, kinds
 from softdex.read import read
 from softdex.retrieve import MODEL_FILE, Retriever, load
-from softdex.tables import say
+from softdex.solve.checkpoint import FILE as CHECKPOINT
+from softdex.tables import parse_bytes, say
 
 CONFIG, METRICS = "config.toml", "metrics.json"
-PREPARE = ("min_rating", "k_core")
-SECTIONS: dict[str, list[str] | None] = {
-    "data": [*(n for n in inspect.signature(read).parameters if n != "quiet"), *PREPARE],
+PREPARE = {"min_rating": float | None, "k_core": int | None}
+PATHS = {"source": str | list[str], "items": str | list[str]}  # a file has no tables in memory
+RULES = {**CONVENTIONS, "index": ("served", "exact", "both")}
+MEASURE = {n: k for n, k in kinds(Retriever.evaluate).items() if n not in ("self", "holdout")}
+SECTIONS: dict[str, dict[str, Any] | None] = {
+    "data": {n: k for n, k in kinds(read).items() if n != "quiet"} | PREPARE | PATHS,
     "split": None,
     "options": None,
-    "evaluate": ["k", "index", "empty", "repeats", "ideal", "max_memory"],
+    "train": {"refit": bool, "max_memory": int | str | None},
+    "evaluate": MEASURE,
 }
 Plan = dict[str, Any]
 
@@ -38,33 +48,39 @@ def read_config(path: Path) -> Plan:
         plan = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SoftdexError(f"config: cannot read {path} ({error.strerror}).") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise SoftdexError(f"config: {path} is not valid TOML ({error}).") from None
-    for name, value in plan.items():
-        choose(f"config {path}", "entry", name, ["recipe", "out", *SECTIONS])
-        if name in SECTIONS:
-            if not isinstance(value, dict):
-                raise SoftdexError(f"config {path}: expected a table [{name}], got {value!r}.")
-            for key in value if SECTIONS[name] is not None else ():
-                choose(f"config {path} [{name}]", "entry", key, SECTIONS[name] or [])
+    check(f"config {path}", {"recipe": str, "out": str} | dict.fromkeys(SECTIONS, dict), plan)
+    for section, known in SECTIONS.items():
+        if known is not None:
+            check(f"config {path} [{section}]", known, plan.get(section, {}))
     return plan
 
 
 def to_toml(plan: Plan) -> str:
     """A plan as TOML text."""
-    lines = [f"{k} = {json.dumps(v)}" for k, v in plan.items() if k not in SECTIONS]
+    lines = [f"{k} = {_toml(v)}" for k, v in plan.items() if k not in SECTIONS]
     for name in SECTIONS:
         entries = {k: v for k, v in plan.get(name, {}).items() if v is not None}
         if entries:
-            lines += ["", f"[{name}]", *(f"{k} = {json.dumps(v)}" for k, v in entries.items())]
+            lines += ["", f"[{name}]", *(f"{k} = {_toml(v)}" for k, v in entries.items())]
     return "\n".join(lines) + "\n"
 
 
+def _toml(value: Any) -> str:
+    """JSON is TOML for what a plan holds, but for one control character."""
+    return json.dumps(plain(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def prepare(plan: Plan) -> tuple[Interactions, Split]:
-    """Read the log of a plan and split it."""
-    data = dict(plan["data"])
+    """Read the log of a plan and split it; what can be wrong with the plan is found before."""
+    data, arguments = dict(plan.get("data", {})), dict(plan.get("split", {}))
     if not data.get("source"):
         raise SoftdexError("expected a log: a path, or source = ... under [data] in the config.")
+    name = arguments.pop("name", None)
+    if name is not None:
+        _check_split(name, arguments)
+    _check_measure(plan.get("evaluate", {}))
     min_rating, k_core = (data.pop(name, None) for name in PREPARE)
     log = read(data.pop("source"), **data)
     if min_rating is not None:
@@ -77,10 +93,29 @@ def prepare(plan: Plan) -> tuple[Interactions, Split]:
         raise DataError("no row is left after min_rating and k_core. Lower them.")
     for warning in log.lint():
         say(f"note: {warning}")
-    arguments = dict(plan.get("split", {}))
-    name = arguments.pop("name", None) or _default_split(log)
+    if name is None:
+        name = _default_split(log)
+        _check_split(name, arguments)
     plan["split"] = {"name": name, **arguments}
     return log, splits.by_name(name, log, **arguments)
+
+
+def _check_split(name: Any, arguments: Mapping[str, Any]) -> None:
+    known = kinds(splits.SPLITS[choose("split", "split", name, list(splits.SPLITS))])
+    known = {"name": str, **known}
+    check(f"split.{name}", {n: k for n, k in known.items() if n != "log"}, arguments)
+
+
+def _check_measure(rules: Mapping[str, Any]) -> None:
+    check("evaluate", MEASURE, rules)
+    for name, known in RULES.items():
+        if rules.get(name) is not None:
+            choose("evaluate", f"value of {name}", rules[name], known)
+    cutoffs = listed(rules.get("k", 1))
+    if not cutoffs or min(cutoffs) < 1:
+        raise SoftdexError(f"evaluate: expected cut-offs of at least 1, got {cutoffs}.")
+    if "max_memory" in rules:
+        parse_bytes(rules["max_memory"])
 
 
 def _default_split(log: Interactions) -> str:
@@ -94,26 +129,46 @@ def _default_split(log: Interactions) -> str:
     return name
 
 
-def fit(plan: Plan, *, force: bool = False) -> tuple[Retriever, Result, Path]:
-    """Train the recipe of a plan, measure it on the test part, and write the run folder."""
+def fit(
+    plan: Plan, *, force: bool = False, resume: bool = False, start: str | None = None
+) -> tuple[Retriever, Result, Path]:
+    """Train the recipe of a plan, measure it on the test part, and write the run folder.
+
+    Config, log and checkpoints are in the folder from the start, so a run that is stopped can go
+    on with `resume`.
+    """
     name = plan.get("recipe")
     if name is None:
         raise SoftdexError(f"fit: expected a recipe. Known: {', '.join(recipes.names())}.")
-    check_options(name, plan.get("options", {}))
+    recipes.check_options(name, plan.get("options", {}))
     out = Path(plan.setdefault("out", f"runs/{name}"))
     if (out / MODEL_FILE).exists() and not force:
         raise SoftdexError(f"fit: {out} holds a model already. Pass --force to replace it.")
+    if (out / CHECKPOINT).exists() and not force and not resume:
+        raise SoftdexError(
+            f"fit: {out} holds a run that was stopped. Pass --resume to go on with it, or --force "
+            "to start again."
+        )
     if out.exists() and not out.is_dir():
         raise SoftdexError(f"fit: {out} is a file. Expected a folder for the run.")
     _, (train, valid, test) = prepare(plan)
+    _check_writable(out)
     began = time.perf_counter()
-    model = recipes.fit(name, train, valid=valid, **plan.get("options", {}))
+    save_text(out / CONFIG, to_toml(plan))
+    earlier = None if start is None else load(start)
+    fitting = {"start": earlier, "folder": out, "resume": resume, **plan.get("train", {})}
+    try:
+        model = recipes.fit(name, train, valid=valid, **fitting, **plan.get("options", {}))
+    except KeyboardInterrupt:
+        if (out / CHECKPOINT).exists():
+            say(f"stopped. Go on with: softdex fit --out {out} --resume")
+        raise
     say(f"trained {name} in {time.perf_counter() - began:.1f} s")
     result = model.evaluate(test, **plan.get("evaluate", {}))
     model.info["metrics"]["test"] = dict(result)
-    save_text(out / CONFIG, to_toml(plan))
-    save_text(out / METRICS, json.dumps(summary(name, result), indent=2) + "\n")
+    save_text(out / METRICS, json.dumps(plain(summary(name, result)), indent=2) + "\n")
     model.save(out / MODEL_FILE)
+    (out / CHECKPOINT).unlink(missing_ok=True)
     return model, result, out
 
 
@@ -127,7 +182,8 @@ def evaluate(
         raise SoftdexError(f"evaluate: {folder} is not a run folder (it has no {CONFIG}).")
     model, plan = load(folder), read_config(folder / CONFIG)
     if source:
-        plan["data"]["source"] = source
+        plan.setdefault("data", {})["source"] = source
+    plan["evaluate"] = {**plan.get("evaluate", {}), **overrides}
     _, (_, _, test) = prepare(plan)
     trained = (model.info.get("card") or {}).get("sha256")
     if trained != test.card.sha256:
@@ -135,14 +191,16 @@ def evaluate(
             f"evaluate: the data has changed since {folder} was trained (its split is "
             f"{str(trained)[:8]}, now it is {test.card.sha256[:8]}). Train again, or pass --data."
         )
-    return model, model.evaluate(test, **{**plan.get("evaluate", {}), **overrides})
+    return model, model.evaluate(test, **plan["evaluate"])
 
 
-def check_options(name: str, given: Mapping[str, Any]) -> None:
-    """Refuse options a recipe does not have, before any work is done."""
-    known = list(recipes.options(name))
-    for option in given:
-        choose(name, "option", option, known)
+def _check_writable(folder: Path) -> None:
+    """Find out before training, not after."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except (OSError, ValueError) as error:
+        raise SoftdexError(f"fit: cannot write into {folder} ({error}).") from None
 
 
 def summary(name: str, result: Result) -> dict[str, Any]:
@@ -160,4 +218,9 @@ def summary(name: str, result: Result) -> dict[str, Any]:
 
 def save_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all."""
-    write_atomically(path, lambda file: file.write(text.encode()))
+    write_atomically(path, lambda file: file.write(text.encode(errors="surrogateescape")))
+
+
+def save_table(path: Path, table: pa.Table) -> None:
+    """Write a Parquet file whole or not at all."""
+    write_atomically(path, lambda file: pq.write_table(table, file))

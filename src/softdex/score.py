@@ -8,6 +8,9 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from softdex.encode.table import Table
 
 
 class Scorer(Protocol):
@@ -26,13 +29,12 @@ class Scorer(Protocol):
 
 @final
 class Dot(nn.Module):
-    """Inner product of a query (B, D) with item vectors (I, D)."""
+    """Inner product of a query (B, D) with item vectors (I, D), plus a bias (I,) if given."""
 
-    items: Tensor
-
-    def __init__(self, items: Tensor) -> None:
+    def __init__(self, items: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
-        self.register_buffer("items", items)
+        self.items = Table(items)
+        self.bias = None if bias is None else Table(bias.reshape(-1, 1))
         self.num_items = len(items)
 
     def num_queries(self, query: Tensor) -> int:
@@ -41,10 +43,38 @@ class Dot(nn.Module):
 
     def forward(self, query: Tensor, ids: Tensor | slice) -> Tensor:
         """Scores (B, N)."""
-        vectors = self.items[ids]
-        if vectors.ndim == 2:
-            return query @ vectors.T
-        return torch.einsum("bd,bnd->bn", query, vectors)
+        scores = _product(query, self.items(ids))
+        return scores if self.bias is None else scores + self.bias(ids).squeeze(-1)
+
+
+@final
+class Cosine(nn.Module):
+    """Cosine of a query (B, D) and item vectors (I, D), divided by a temperature."""
+
+    temperature: Tensor
+
+    def __init__(self, items: Tensor, temperature: Tensor) -> None:
+        super().__init__()
+        self.items = Table(items)
+        self.register_buffer("temperature", temperature)
+        self.num_items = len(items)
+
+    def num_queries(self, query: Tensor) -> int:
+        """Rows of the query."""
+        return len(query)
+
+    def forward(self, query: Tensor, ids: Tensor | slice) -> Tensor:
+        """Scores (B, N)."""
+        return (
+            _product(normalize(query, dim=-1), normalize(self.items(ids), dim=-1))
+            / self.temperature
+        )
+
+
+def _product(query: Tensor, vectors: Tensor) -> Tensor:
+    if vectors.ndim == 2:
+        return query @ vectors.T
+    return torch.einsum("bd,bnd->bn", query, vectors)
 
 
 @final

@@ -137,7 +137,7 @@ def given(log: Interactions, column: str = "test", *, valid: float = 0.0, seed: 
     if valid:
         in_train = part == TRAIN
         train = log.select(in_train)
-        rank, count = _rank(train, np.random.default_rng(seed).random(len(train)))
+        rank, count = _rank(train, _random(seed).random(len(train)))
         size = np.floor(count * valid + 1e-9).astype(np.int64)
         part[in_train] = np.where(rank >= (count - size)[train.user], VALID, TRAIN)
     arguments = {"column": column, "valid": valid, "seed": seed}
@@ -159,10 +159,12 @@ def rg(log: Interactions, *, seed: int = 0) -> Split:
 
 def fastvae(log: Interactions, *, seed: int = 0, max_users: int | None = 5000) -> Split:
     """FastVAE (S1): round(0.8 n) events of each user in train, the rest test, 5,000 users asked."""
+    if max_users is not None and max_users < 1:
+        raise DataError(f"split.fastvae: expected max_users of at least 1, got {max_users}.")
     split = _eighty_twenty(log, seed, "fastvae", {"max_users": max_users})
     asked = np.flatnonzero(split.test.targets.lengths)
     if max_users is not None and len(asked) > max_users:
-        drawn = np.random.default_rng(seed).choice(asked, max_users, replace=False)
+        drawn = _random(seed).choice(asked, max_users, replace=False)
         return _with_test(split, split.test.take(np.sort(drawn)))
     return split
 
@@ -224,10 +226,16 @@ def _check_ratios(where: str, ratios: Sequence[float]) -> list[float]:
     return shares
 
 
+def _random(seed: int) -> np.random.Generator:
+    if not isinstance(seed, int) or seed < 0:
+        raise DataError(f"split: expected a seed of at least 0, got {seed!r}.")
+    return np.random.default_rng(seed)
+
+
 def _order_key(where: str, log: Interactions, order: str, seed: int) -> np.ndarray | None:
     choose(f"split.{where}", "order", order, ("random", "time", "rows"))
     if order == "random":
-        return np.random.default_rng(seed).random(len(log))
+        return _random(seed).random(len(log))
     if order == "time" and log.time is None:
         raise DataError(
             f"split.{where}: the log has no time. Pass order='rows' to trust the order of its rows "
@@ -269,7 +277,7 @@ def _cut(
 
 def _user_roles(log: Interactions, shares: list[float], seed: int) -> np.ndarray:
     """TRAIN, VALID or TEST for each user, at random."""
-    users = np.random.default_rng(seed).permutation(np.flatnonzero(log.user_counts))
+    users = _random(seed).permutation(np.flatnonzero(log.user_counts))
     ends = np.round(np.cumsum(shares) * len(users)).astype(np.int64)
     role = np.full(log.num_users, TRAIN)
     role[users[ends[-2] :]] = TEST
@@ -298,7 +306,7 @@ def _parts_from_column(column: np.ndarray, name: str) -> np.ndarray:
 
 
 def _eighty_twenty(log: Interactions, seed: int, name: str, arguments: dict[str, Any]) -> Split:
-    rank, count = _rank(log, np.random.default_rng(seed).random(len(log)))
+    rank, count = _rank(log, _random(seed).random(len(log)))
     test = count - np.rint(0.8 * count).astype(np.int64)
     part = _cut(log, rank, count, np.zeros_like(count), test)
     return assemble(log, name, {**arguments, "seed": seed}, part, has_valid=False)

@@ -5,13 +5,21 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from io import StringIO
 from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import track
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    track,
+)
+from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
@@ -94,11 +102,30 @@ def progress(steps: Iterable[T], what: str, total: int) -> Iterator[T]:
 def parse_bytes(size: int | str) -> int:
     """A number of bytes from a number or words such as "2GB" or "500 MiB"."""
     if isinstance(size, str):
-        match = re.fullmatch(r"\s*([\d.]+)\s*([kmgt]?)(i?)b?\s*", size.lower())
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?\s*", size.lower())
         if not match:
             raise SoftdexError(f"max_memory: expected a size such as '2GB', got {size!r}.")
         base = 1024 if match[3] else 1000
         size = int(float(match[1]) * base ** " kmgt".index(match[2] or " "))
+    if not isinstance(size, int) or isinstance(size, bool):
+        raise SoftdexError(f"max_memory: expected bytes or a size such as '2GB', got {size!r}.")
     if size < 2**20:
         raise SoftdexError(f"max_memory: expected at least 1 MiB, got {size} bytes.")
     return size
+
+
+@contextmanager
+def ticker(total: int, what: str, done: int = 0) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Report the records of a long run: a bar for a person, plain lines otherwise."""
+    if not sys.stderr.isatty() or os.environ.get("SOFTDEX_QUIET"):
+        yield lambda record: say(" ".join(f"{k} {v}" for k, v in record.items()))
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Bar(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr)) as bar:
+        task = bar.add_task(what, total=total, completed=done)
+
+        def tick(record: dict[str, Any]) -> None:
+            shown = " ".join(f"{k} {v}" for k, v in record.items() if k in ("loss", "metric"))
+            bar.update(task, advance=1, description=f"{what}: {shown}")
+
+        yield tick

@@ -33,5 +33,5 @@ def test_every_metric_equals_ir_measures(seed: int, users: int) -> None:
         if name == "AP":
             ours = full[f"map@{k}"]
         else:
-            ours = truncated[f"{next(v for m, v in OURS.items() if m.NAME == name)}@{k}"]
+            ours = truncated[f"{next(v for m, v in OURS.items() if name == m.NAME)}@{k}"]
         assert abs(ours[int(metric.query_id)] - metric.value) < 1e-6, (name, k)

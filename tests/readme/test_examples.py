@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from softdex.cli import app
+from softdex.demo import write_world
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -20,9 +21,9 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `softdex demo` writes, without the training (tests/e2e runs that)."""
     folder = tmp_path_factory.mktemp("readme")
-    result = CliRunner().invoke(app, ["-q", "demo", "--out", str(folder / "demo")])
-    assert result.exit_code == 0, result.output
+    write_world(folder / "demo", users=2000, items=1200, seed=0)
     return folder
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -15,9 +16,10 @@ import softdex as sdx
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "softdex"
 ORDER = [
-    "errors", "tables", "keys", "ragged", "interactions", "delimited", "sources", "read", "holdout",
-    "split", "encode", "score", "index", "solve", "evaluate", "synthetic", "catalogue", "artifact",
-    "recommendations", "retrieve", "recipes", "report", "run", "demo", "doctor", "cli_options", "cli",
+    "errors", "options", "tables", "keys", "ragged", "interactions", "delimited",
+    "sources", "read", "holdout", "split", "encode", "score", "index", "objective", "artifact",
+    "solve", "evaluate", "synthetic", "catalogue", "parts", "recommendations", "retrieve", "learn",
+    "recipes", "report", "run", "demo", "doctor", "cli_options", "cli",
 ]  # fmt: skip
 CORE = {"torch", "numpy", "scipy", "pyarrow", "numba", "safetensors", "typer", "rich"}
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -76,6 +78,19 @@ def test_the_package_is_typed_and_its_public_names_exist() -> None:
 
 def test_importing_softdex_takes_little_beyond_torch() -> None:
     """No heavy optional package is pulled in by the import."""
-    code = "import sys, softdex; print([m for m in ('pandas', 'polars', 'matplotlib') if m in sys.modules])"
+    heavy = ("pandas", "polars", "matplotlib")
+    code = f"import sys, softdex; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_every_row_of_the_equations_names_a_function_and_a_test_that_exist() -> None:
+    text = (ROOT / "docs" / "equations.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", text)
+    rows = [line for line in text.splitlines() if line.startswith("|") and "::" in line]
+    assert len(named) >= len(rows) > 10
+    for file, name in named:
+        folder = ROOT / "tests" if "test_" in file else SOURCE
+        tree = ast.parse((folder / file).read_text())
+        kinds = (ast.FunctionDef, ast.ClassDef)
+        assert name in {n.name for n in ast.walk(tree) if isinstance(n, kinds)}, f"{file}::{name}"

@@ -146,7 +146,7 @@ def test_a_half_life_without_times_says_what_to_do() -> None:
 
 
 def test_fit_needs_a_log_with_rows(log: sdx.Interactions) -> None:
-    with pytest.raises(sdx.DataError, match="sdx.read"):
+    with pytest.raises(sdx.DataError, match=r"sdx\.read"):
         sdx.fit("popular", log.csr())
     with pytest.raises(sdx.DataError, match="empty"):
         sdx.fit("popular", log.select(np.zeros(len(log), bool)))

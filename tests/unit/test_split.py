@@ -61,7 +61,7 @@ def test_test_masks_train_and_validation_but_validation_masks_train_only(
 def test_leave_last_asks_for_the_last_event_and_shows_everything_before(
     small: sdx.Interactions,
 ) -> None:
-    train, valid, test = sdx.split.leave_last(small)
+    _, valid, test = sdx.split.leave_last(small)
     assert valid is not None
     assert asked(small, test, "bob") == ["i0"]
     assert asked(small, valid, "bob") == ["i2"]

@@ -18,6 +18,7 @@ class Anyone(nn.Module):
     """Every user is the same: the query is (B, 0)."""
 
     query_bytes = 1
+    reads_history = True
 
     def forward(self, users: np.ndarray, history: Ragged) -> Tensor:
         """Queries (B, 0)."""
@@ -35,6 +36,7 @@ class Neighbours(nn.Module):
     The lists are the rows of an items x items matrix, given as CSR buffers.
     """
 
+    reads_history = True
     indptr: Tensor
     indices: Tensor
     values: Tensor

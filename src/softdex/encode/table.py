@@ -35,7 +35,7 @@ class Table(nn.Module):
         return int(self.weight.shape[1])
 
     def forward(self, ids: Tensor | slice) -> Tensor:
-        """Rows of these ids, (..., D)."""
+        """Rows of these ids, (..., D); -1 stands for no row: any vector, and no update."""
         rows = self.weight[ids]
         if not (self.training and torch.is_grad_enabled()) or isinstance(ids, slice):
             return rows
@@ -64,13 +64,20 @@ def normal(rows: int, dim: int, generator: torch.Generator, scale: float = 0.1) 
 
 @final
 class Users(nn.Module):
-    """A user is a row of a table."""
+    """A user is a row of a table: whoever was not in training has none."""
+
+    reads_history = False
 
     def __init__(self, vectors: Tensor) -> None:
         super().__init__()
         self.vectors = Table(vectors)
         self.query_bytes = 4 * self.vectors.dim
 
-    def forward(self, users: np.ndarray | Tensor, history: Ragged | None = None) -> Tensor:
+    def forward(
+        self,
+        users: np.ndarray | Tensor,
+        history: Ragged | None = None,
+        leave_out: Tensor | None = None,
+    ) -> Tensor:
         """Queries (B, D)."""
         return self.vectors(torch.as_tensor(users, device=self.vectors.weight.device))

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK_CELLS = 4_000_000  # scores held at a time when the items are taken in blocks
+BLOCK_CELLS = 16_000_000  # scores held at a time when the items are taken in blocks
+CACHED_CELLS = 500_000
 
 
 def full_softmax(scores: Tensor, target: Tensor) -> Tensor:
@@ -46,21 +47,17 @@ def blocked_softmax(
 
     Relations: equals `full_softmax`, value and gradient.
     """
-    bias = torch.zeros(1, dtype=items.dtype, device=items.device) if bias is None else bias
     mass: Tensor = _LogSumExp.apply(query, items, bias)  # type: ignore[no-untyped-call]
-    own = (query * items[target]).sum(1) + bias.expand(len(items))[target]
-    return mass - own
+    own = (query * items[target]).sum(1)
+    return mass - (own if bias is None else own + bias[target])
 
 
 class _LogSumExp(torch.autograd.Function):
     """log sum_i exp(q . x_i + b_i) over blocks of items."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, items: Tensor, bias: Tensor) -> Tensor:
-        spread = bias.expand(len(items))
-        parts = [
-            (query @ items[s].T + spread[s]).logsumexp(1) for s in _slices(len(items), len(query))
-        ]
+    def forward(ctx: Any, query: Tensor, items: Tensor, bias: Tensor | None) -> Tensor:
+        parts = [_scores(query, items, bias, s).logsumexp(1) for s in _slices(items, len(query))]
         mass = torch.stack(parts, 1).logsumexp(1)
         ctx.save_for_backward(query, items, bias, mass)
         return mass
@@ -68,18 +65,26 @@ class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         query, items, bias, mass = ctx.saved_tensors
-        spread = bias.expand(len(items))
         to_query, to_items = torch.zeros_like(query), torch.empty_like(items)
-        to_bias = torch.empty_like(spread) if ctx.needs_input_grad[2] else None
-        for s in _slices(len(items), len(query)):
-            share = (query @ items[s].T + spread[s] - mass[:, None]).exp_() * grads[0][:, None]
-            to_query += share @ items[s]
-            to_items[s] = share.T @ query
+        to_bias = None if bias is None else torch.empty_like(bias)
+        for s in _slices(items, len(query)):
+            share = (
+                _scores(query, items, bias, s).sub_(mass[:, None]).exp_().mul_(grads[0][:, None])
+            )
+            to_query.addmm_(share, items[s])
+            torch.mm(share.T, query, out=to_items[s])
             if to_bias is not None:
                 to_bias[s] = share.sum(0)
         return to_query, to_items, to_bias
 
 
-def _slices(items: int, batch: int) -> list[slice]:
-    width = max(1, BLOCK_CELLS // max(1, batch))
-    return [slice(start, min(start + width, items)) for start in range(0, items, width)]
+def _scores(query: Tensor, items: Tensor, bias: Tensor | None, s: slice) -> Tensor:
+    scores = query @ items[s].T
+    return scores if bias is None else scores.add_(bias[s])
+
+
+def _slices(items: Tensor, batch: int) -> list[slice]:
+    """Blocks of items; on a CPU small enough to stay in its caches."""
+    cells = BLOCK_CELLS if items.is_cuda else min(BLOCK_CELLS, CACHED_CELLS)
+    width = max(1, cells // max(1, batch))
+    return [slice(start, start + width) for start in range(0, len(items), width)]

@@ -2,57 +2,127 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from softdex.errors import DataError, choose
+from softdex.errors import DataError, SoftdexError, choose
 from softdex.holdout import Holdout
 from softdex.interactions import Interactions
+from softdex.learn import extend, learn
+from softdex.options import check, kinds
 from softdex.retrieve import Retriever, from_training
+from softdex.solve.sgd import Trained
+from softdex.tables import parse_bytes
 
 
 def names() -> list[str]:
-    """Every recipe there is."""
-    return sorted(m.name for m in pkgutil.iter_modules(__path__))
+    """Every recipe there is, variants of one under their own names."""
+    return sorted(_table())
+
+
+def methods() -> list[str]:
+    """The recipes that are methods of their own: variants instead of what they are variants of."""
+    parents = {parent for parent, fixed in _table().values() if fixed}
+    return [name for name in names() if name not in parents]
+
+
+@functools.cache
+def _table() -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Name -> the module it lives in, and the options that make it a variant."""
+    table: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    for module in pkgutil.iter_modules(__path__):
+        found = importlib.import_module(f"{__name__}.{module.name}")
+        table[module.name] = (module.name, {})
+        variants: Mapping[str, Mapping[str, Any]] = getattr(found, "VARIANTS", {})
+        table |= {name: (module.name, fixed) for name, fixed in variants.items()}
+    return table
 
 
 def recipe(name: str) -> Callable[..., Any]:
-    """The function of this name."""
-    choose("fit", "recipe", name, names())
-    found: Callable[..., Any] = getattr(importlib.import_module(f"{__name__}.{name}"), name)
+    """The function behind this name."""
+    module, _ = _table()[choose("fit", "recipe", name, names())]
+    found: Callable[..., Any] = getattr(importlib.import_module(f"{__name__}.{module}"), module)
     return found
 
 
 def options(name: str) -> dict[str, Any]:
     """The options of a recipe with their defaults."""
     parameters = inspect.signature(recipe(name)).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return defaults | dict(_table()[name][1])
 
 
-def fit(name: str, train: Interactions, valid: Holdout | None = None, **given: Any) -> Retriever:
+def check_options(name: str, given: Mapping[str, Any]) -> None:
+    """Refuse options that a recipe does not have, or that are not of its kind."""
+    annotated = kinds(recipe(name))
+    check(name, {option: annotated[option] for option in options(name)}, given)
+
+
+def fit(
+    name: str,
+    train: Interactions,
+    valid: Holdout | None = None,
+    start: Retriever | None = None,
+    *,
+    refit: bool = False,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    max_memory: int | str | None = None,
+    **given: Any,
+) -> Retriever:
     """Train a recipe and return a model that recommends.
 
     Args:
         name: a recipe; `softdex.recipes.names()` lists them.
         train: the training part of a split, or a whole log.
-        valid: a holdout to measure on; the metrics are stored with the model.
+        valid: a holdout to measure on: recipes that learn stop early by it, and the metrics are
+            stored with the model.
+        start: an earlier model; the vectors of users and items that both know are its own.
+        refit: once `valid` has shown how many epochs are best, train again on train and valid.
+        folder: where checkpoints and the log of a run go.
+        resume: go on from the checkpoint in `folder`, to the very same model (on a CPU).
+        max_memory: bytes (or "4GB") the training may hold; more is refused before it starts.
         given: options of the recipe, see `softdex recipes`.
     """
-    function = recipe(name)
-    known = options(name)
-    for option in given:
-        choose(f"fit({name!r})", "option", option, list(known))
+    check_options(name, given)
     if not isinstance(train, Interactions):
         raise DataError(
             f"fit: expected a log, got {type(train).__name__}. Read it first: sdx.read(...)."
         )
     if not len(train):
         raise DataError("fit: the training log is empty.")
-    encoder, scorer = function(train, **given)
-    model = from_training(name, known | given, train, encoder, scorer)
+    if refit and valid is None:
+        raise SoftdexError("fit: refit=True needs valid= to find the number of epochs.")
+    chosen = options(name) | given
+    made = recipe(name)(train, **chosen)
+    if valid is not None and not len(valid.targets.ids):
+        valid = None
+    if not isinstance(made, Trained):
+        if start is not None or refit:
+            raise SoftdexError(f"fit: {name} counts, it does not learn: no start= and no refit=.")
+        model = from_training(name, chosen, train, *made)
+    else:
+        place = None if folder is None else Path(folder)
+        limit = None if max_memory is None else parse_bytes(max_memory)
+        keep = {"start": start, "resume": resume, "max_memory": limit}
+        model = learn(name, chosen, made, train, valid=valid, folder=place, **keep)  # type: ignore[arg-type]
     if valid is not None:
         model.info["metrics"]["valid"] = dict(model.evaluate(valid))
-    return model
+    return _refitted(name, chosen, train, valid, model) if refit and valid is not None else model
+
+
+def _refitted(
+    name: str, chosen: Mapping[str, Any], train: Interactions, valid: Holdout, model: Retriever
+) -> Retriever:
+    """The same recipe on train and validation, for as many epochs as were best."""
+    again = dict(chosen) | {"epochs": model.info["training"]["best_epoch"], "patience": 0}
+    whole = extend(train, valid)
+    new = learn(name, again, recipe(name)(whole, **again), whole)
+    new.info["metrics"] = model.info["metrics"]
+    new.info["refitted"] = True
+    return new

@@ -1,0 +1,175 @@
+"""Parts: encoders and scorers by name, and the tensors from which each is built again.
+
+What comes from a file is checked here before anything computes with it: compiled code trusts
+row pointers and ids, so a hostile file must not get that far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from softdex.artifact import Contents, check_kinds
+from softdex.catalogue import plain_type
+from softdex.encode.counting import Anyone, Neighbours
+from softdex.encode.history import Mixed
+from softdex.encode.table import Users
+from softdex.errors import ArtifactError
+from softdex.score import Constant, Cosine, Dot, Sparse
+
+FLOATS, LONGS, INTS = torch.float32, torch.int64, torch.int32
+Layout = Mapping[str, tuple[torch.dtype, str]]
+"""Name of a tensor -> its type and shape. U users, I items, 1 one; any other letter is as large
+as it is where it first stands."""
+
+
+class Part(NamedTuple):
+    """A class and the tensors it is built from; the name up to the dot is the argument's."""
+
+    kind: type
+    tensors: Layout
+    optional: tuple[str, ...] = ()
+    shares_items: bool = False  # also takes the scorer's item table
+
+
+ENCODERS = {
+    "anyone": Part(Anyone, {}),
+    "neighbours": Part(
+        Neighbours, {"indptr": (LONGS, "P"), "indices": (INTS, "N"), "values": (FLOATS, "N")}
+    ),
+    "users": Part(Users, {"vectors.weight": (FLOATS, "UD")}),
+    "mixed": Part(
+        Mixed,
+        {"vectors.weight": (FLOATS, "UD"), "share": (FLOATS, ""), "length": (LONGS, "")},
+        shares_items=True,
+    ),
+}
+SCORERS = {
+    "constant": Part(Constant, {"weight": (FLOATS, "I")}),
+    "dot": Part(
+        Dot, {"items.weight": (FLOATS, "ID"), "bias.weight": (FLOATS, "I1")}, ("bias.weight",)
+    ),
+    "cosine": Part(Cosine, {"items.weight": (FLOATS, "ID"), "temperature": (FLOATS, "")}),
+    "sparse": Part(Sparse, {"fallback": (FLOATS, "I")}),
+}
+HISTORY = Part(
+    dict, {"seen.indptr": (LONGS, "Q"), "seen.ids": (INTS, "M"), "item_counts": (LONGS, "I")}
+)
+NEEDED = {"recipe": str, "options": dict, "encoder": str, "scorer": str, "softdex": dict}
+INFO = {"data": str, "card": (dict, type(None)), "metrics": dict, "training": dict}
+NOT_INFO = (*NEEDED, "format", "version", "tensors", "users", "items")
+
+
+def rebuild(contents: Contents) -> tuple[Any, Any]:
+    """Encoder and scorer, after everything in the file is known to fit together."""
+    manifest, tensors, users, items = contents
+    check_kinds(manifest, NEEDED, needed=True)
+    check_kinds(manifest, INFO, needed=False)
+    parts = {"": HISTORY}
+    for role, known in (("encoder", ENCODERS), ("scorer", SCORERS)):
+        name = manifest[role]
+        if name not in known:
+            raise ArtifactError(f"load: unknown {role} {name!r}. Upgrade softdex.")
+        parts[f"{role}."] = known[name]
+    _check_tensors(tensors, parts, users.num_rows, items.num_rows)
+    _check_tables(users, items)
+    scorer = _build(parts["scorer."], "scorer.", tensors)
+    shared = {"items": scorer.items} if parts["encoder."].shares_items else {}
+    return _build(parts["encoder."], "encoder.", tensors, **shared), scorer
+
+
+def saved_tensors(encoder: Any, scorer: Any) -> dict[str, Tensor]:
+    """What `rebuild` needs of an encoder and a scorer."""
+    found: dict[str, Tensor] = {}
+    for role, part, known in (("encoder", encoder, ENCODERS), ("scorer", scorer, SCORERS)):
+        names = known[kind_of(part)].tensors
+        state = part.state_dict().items()
+        found |= {f"{role}.{n}": t.detach().cpu() for n, t in state if n in names}
+    return found
+
+
+def letters_of(name: str, encoder: Any, scorer: Any) -> str:
+    """The shape of a saved tensor, in letters."""
+    role, _, rest = name.partition(".")
+    part = ENCODERS[kind_of(encoder)] if role == "encoder" else SCORERS[kind_of(scorer)]
+    return part.tensors[rest][1]
+
+
+def kind_of(part: Any) -> str:
+    """The name of an encoder's or scorer's kind."""
+    return type(part).__name__.lower()
+
+
+def _build(part: Part, role: str, tensors: Mapping[str, Tensor], **shared: Any) -> Any:
+    own = {n.split(".")[1]: tensor for n, tensor in tensors.items() if n.startswith(role)}
+    return part.kind(**own, **shared)
+
+
+def _check_tensors(
+    tensors: dict[str, Tensor], parts: Mapping[str, Part], num_users: int, num_items: int
+) -> None:
+    sizes = {"U": num_users, "I": num_items, "1": 1}
+    unknown = set(tensors)
+    for role, part in parts.items():
+        for name, (kind, letters) in part.tensors.items():
+            tensor = tensors.get(role + name)
+            if tensor is not None or name not in part.optional:
+                _check_shape(role + name, tensor, kind, letters, sizes)
+            unknown.discard(role + name)
+    if unknown:
+        raise ValueError(f"tensors {', '.join(sorted(unknown))} belong to nothing")
+    if not_finite(tensors):
+        raise ValueError(f"{', '.join(not_finite(tensors))} holds what is not finite")
+    if bool((tensors["item_counts"] < 0).any()):
+        raise ValueError("an item was counted less than 0 times")
+    check_lists("seen", tensors["seen.indptr"], tensors["seen.ids"], num_users, num_items)
+    if "encoder.indptr" in tensors:
+        lists = tensors["encoder.indptr"], tensors["encoder.indices"]
+        check_lists("encoder", *lists, num_items, num_items)
+
+
+def _check_shape(
+    name: str, tensor: Tensor | None, kind: torch.dtype, letters: str, sizes: dict[str, int]
+) -> None:
+    found = None if tensor is None else (str(tensor.dtype), *tensor.shape)
+    good = found is not None and found[0] == str(kind) and len(found) == len(letters) + 1
+    if not good or any(
+        sizes.setdefault(letter, size) != size
+        for letter, size in zip(letters, found[1:], strict=True)  # type: ignore[index]
+    ):
+        wanted = (str(kind), *(sizes.get(letter, letter) for letter in letters))
+        raise ValueError(f"tensor {name}: expected {wanted}, got {found}")
+
+
+def _check_tables(users: pa.Table, items: pa.Table) -> None:
+    keyed, *names = items.column_names
+    if users.column_names != ["key"] or keyed != "key" or len(set(names)) != len(names):
+        raise ValueError(f"unexpected columns {users.column_names} and {items.column_names}")
+    kinds = [*users.schema.types, *items.schema.types]
+    if any(plain_type(kind) != kind for kind in kinds) or any(map(pa.types.is_nested, kinds[:2])):
+        raise ValueError(f"unexpected column types {kinds}")
+
+
+def check_lists(what: str, indptr: Tensor, ids: Tensor, rows: int, columns: int) -> None:
+    """Refuse lists whose row pointers or ids point outside."""
+    starts, values = indptr.numpy(), ids.numpy()
+    good = (
+        len(starts) == rows + 1
+        and starts[0] == 0
+        and starts[-1] == len(values)
+        and bool((starts[1:] >= starts[:-1]).all())
+        and values.min(initial=0) >= 0
+        and values.max(initial=-1) < columns
+    )
+    if not good:
+        raise ValueError(f"{what}: lists of {rows} rows over {columns} items point outside")
+
+
+def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """The names of the tensors that hold a NaN or an infinity."""
+    floats = {name: t for name, t in tensors.items() if t.is_floating_point()}
+    return [name for name, t in floats.items() if not bool(torch.isfinite(t).all())]

@@ -1,0 +1,101 @@
+"""Checkpoints: everything a run needs to go on, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from softdex.artifact import write_atomically
+from softdex.errors import ArtifactError, SoftdexError
+
+FILE, LOG = "checkpoint.safetensors", "log.jsonl"
+
+
+class Found(NamedTuple):
+    """A checkpoint: where the run stood, its state, and the best state so far."""
+
+    progress: dict[str, Any]
+    state: dict[str, Tensor]
+    best: dict[str, Tensor] | None
+
+
+class Keeper:
+    """Keeps the last checkpoint and the log of one run in a folder.
+
+    `identity` says what is trained on what; a checkpoint of something else is not resumed.
+    """
+
+    def __init__(self, folder: Path, identity: dict[str, Any], *, resume: bool) -> None:
+        self.folder, self.identity, self.resume = folder, identity, resume
+
+    def save(
+        self, progress: dict[str, Any], state: dict[str, Tensor], best: dict[str, Tensor] | None
+    ) -> None:
+        """Replace the last checkpoint, and bring the log up to it."""
+        tensors = {f"now.{n}": t.detach().cpu().contiguous() for n, t in state.items()}
+        for name, tensor in (best or {}).items():
+            tensors[f"best.{name}"] = tensor.detach().cpu().contiguous()
+        about = {"progress": progress, "identity": self.identity}
+        blob = safetensors.torch.save(
+            {n: t.clone() for n, t in tensors.items()}, metadata={"softdex": json.dumps(about)}
+        )
+        write_atomically(self.folder / FILE, lambda file: file.write(blob))
+        lines = "".join(json.dumps(record) + "\n" for record in progress["history"])
+        write_atomically(self.folder / LOG, lambda file: file.write(lines.encode()))
+
+    def load(self) -> Found | None:
+        """The last checkpoint, or None where the run starts afresh."""
+        path = self.folder / FILE
+        if not self.resume or not path.exists():
+            return None
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                about = json.loads((file.metadata() or {})["softdex"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
+            raise ArtifactError(
+                f"resume: {path} is damaged ({str(error)[:100]}). Start again without --resume."
+            ) from None
+        if about["identity"] != self.identity:
+            changed = [k for k, v in self.identity.items() if about["identity"].get(k) != v]
+            raise SoftdexError(
+                f"resume: {path} is of another run ({', '.join(changed)} differ). Use the same "
+                "data and options, or another folder."
+            )
+        parts: dict[str, dict[str, Tensor]] = {"now": {}, "best": {}}
+        for name, tensor in tensors.items():
+            head, _, rest = name.partition(".")
+            parts[head][rest] = tensor
+        return Found(about["progress"], parts["now"], parts["best"] or None)
+
+    @contextmanager
+    def interruptible(self) -> Iterator[Callable[[], bool]]:
+        """Inside, Ctrl-C asks the run to stop after its step; a second Ctrl-C ends it at once."""
+        asked = False
+
+        def ask(number: int, frame: object) -> None:
+            nonlocal asked
+            asked = True
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        if threading.current_thread() is not threading.main_thread():
+            yield lambda: False
+            return
+        before = signal.signal(signal.SIGINT, ask)
+        try:
+            yield lambda: asked
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def finish(self) -> None:
+        """The run is over and its model saved: the checkpoint is no longer needed."""
+        (self.folder / FILE).unlink(missing_ok=True)

@@ -1,0 +1,504 @@
+"""The command line: what it does, and one clear line with exit code 2 for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
+import pytest
+
+import softdex as sdx
+from softdex import cli, run
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """Standard output, which must be JSON and nothing else."""
+        assert self.code == 0, self.err
+        return json.loads(self.out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+Softdex = Callable[..., Done]
+
+
+@pytest.fixture
+def softdex(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Softdex:
+    """Run a command in this process; anything but an exit is a traceback and fails the test."""
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+
+    def call(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["softdex", *map(str, arguments)])
+        capsys.readouterr()
+        code: Any = 0
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = ended.code or 0
+        return Done(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a log, an item table and a trained run; tests do not change it."""
+    folder = tmp_path_factory.mktemp("place")
+    world = sdx.synthetic.world(users=80, items=40, seed=3, events=12)
+    log = world.interactions()
+    pcsv.write_csv(log.to_arrow(), folder / "clicks.csv")
+    table = world.item_table().add_column(0, "item", log.items.all())
+    pq.write_table(table, folder / "items.parquet")
+    plan = {
+        "recipe": "item_cf",
+        "out": str(folder / "run"),
+        "data": {"source": str(folder / "clicks.csv"), "items": str(folder / "items.parquet")},
+        "evaluate": {"k": [5, 10]},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOFTDEX_QUIET", "1")
+        run.fit(plan)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test works in a folder of its own that has the log in it."""
+    for name in ("clicks.csv", "items.parquet"):
+        shutil.copy(place / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+
+
+def mistake(done: Done, *words: str) -> None:
+    assert done.code == 2, done
+    assert done.out == ""
+    assert "Traceback" not in done.err
+    for word in words:
+        assert word in " ".join(done.err.split()), done.err
+
+
+# what it does ------------------------------------------------------------------------------------
+
+
+def test_fit_writes_a_run_folder_that_evaluates_to_the_same_figures(softdex: Softdex) -> None:
+    fitted = softdex(
+        "fit", "clicks.csv", "-r", "item_cf", "-o", "neighbours=20", "--items", "items.parquet",
+        "--out", "run", "--k", "5,10", "--json",
+    ).json()  # fmt: skip
+    assert sorted(p.name for p in Path("run").iterdir()) == [
+        "config.toml", "metrics.json", "model.sdx",
+    ]  # fmt: skip
+    assert fitted["recipe"] == "item_cf"
+    assert fitted["out"] == "run"
+    assert fitted["card"]["name"] == "leave_last"
+    assert json.loads(Path("run/metrics.json").read_text())["metrics"] == fitted["metrics"]
+    again = softdex("evaluate", "run", "--json").json()
+    assert again["metrics"] == fitted["metrics"]
+    assert sdx.load("run").options["neighbours"] == 20
+    assert sdx.load("run").info["metrics"]["test"] == fitted["metrics"]
+
+
+def test_the_config_of_a_run_makes_the_same_run_again(softdex: Softdex) -> None:
+    softdex("fit", "clicks.csv", "-r", "popular", "-o", "half_life=1e6", "--out", "a", "--k", "7")
+    assert softdex("fit", "--config", "a/config.toml", "--out", "b").code == 0
+    assert Path("a/metrics.json").read_bytes() == Path("b/metrics.json").read_bytes()
+    assert Path("a/model.sdx").read_bytes() == Path("b/model.sdx").read_bytes()
+
+
+def test_the_command_line_goes_over_the_config(softdex: Softdex) -> None:
+    Path("c.toml").write_text(
+        'recipe = "popular"\nout = "a"\n[data]\nsource = "gone.csv"\n[split]\nname = "per_user"\n'
+        "seed = 3\n[options]\nhalf_life = 5.0\n[evaluate]\nk = 3\n"
+    )
+    done = softdex(
+        "fit", "clicks.csv", "-c", "c.toml", "-o", "half_life=null", "--split", "per_user",
+        "-s", "seed=4", "--k", "6", "--out", "b", "--json",
+    ).json()  # fmt: skip
+    assert done["card"]["arguments"]["seed"] == 4
+    assert {name.split("@")[1] for name in done["metrics"]} == {"6"}
+    assert sdx.load("b").options == {"half_life": None}
+
+
+@pytest.mark.usefixtures("loud")
+def test_messages_go_to_standard_error_and_quiet_silences_them(softdex: Softdex) -> None:
+    done = softdex("fit", "clicks.csv", "-r", "popular", "--json")
+    assert done.json()["out"] == "runs/popular"
+    assert "read clicks.csv: user=user item=item time=time -> 774 rows" in done.err
+    assert "split: leave_last, because the log has times" in done.err
+    quiet = softdex("--quiet", "fit", "clicks.csv", "-r", "popular", "--force", "--json")
+    assert quiet.json()["users"] == 76
+    assert quiet.err == ""
+
+
+def test_columns_without_a_header_are_numbers(softdex: Softdex) -> None:
+    body = Path("clicks.csv").read_text().splitlines()[1:]
+    Path("bare.csv").write_text("\n".join(body))
+    done = softdex(
+        "fit", "bare.csv", "--user", 0, "--item", "1", "--time", "2", "-r", "popular", "--out", "r"
+    )
+    assert done.code == 0, done.err
+    assert "user = 0" in Path("r/config.toml").read_text()
+
+
+def test_evaluate_breaks_down_and_prints_strict_json(place: Path, softdex: Softdex) -> None:
+    done = softdex("evaluate", place / "run", "--by", "popularity", "--k", "3", "--json").json()
+    assert {row["items"] for row in done["by"]} >= {"head", "middle", "tail"}
+    plain = softdex("evaluate", place / "run", "--by", "history", "--index", "both")
+    assert "By length of history" in plain.out
+    assert "overlap" in plain.out
+
+
+def test_recommend_by_key_by_history_and_for_everybody(place: Path, softdex: Softdex) -> None:
+    folder, model = place / "run", sdx.load(place / "run")
+    rows = softdex(
+        "recommend", folder, "-u", "u01", "-u", "u02", "--k", 2, "--json", "--columns",
+        "category, subcategory",
+    ).json()  # fmt: skip
+    wanted = model.recommend(["u01", "u02"], 2, columns=["category", "subcategory"])
+    assert rows == wanted.to_pylist()
+    told = softdex("recommend", folder, "--history", "i01, i02,", "--history", "", "--json").json()
+    assert told == model.recommend(history=[["i01", "i02"], []]).to_pylist()
+    shown = softdex("recommend", folder, "-u", "u01", "--k", 1)
+    assert shown.out.split()[:4] == ["user", "rank", "item", "score"]
+    done = softdex("recommend", folder, "--all", "--k", 3, "--out", "all.parquet", "--json").json()
+    assert done == {"out": "all.parquet", "rows": 240}
+    assert pq.read_table("all.parquet").num_rows == 240
+    assert softdex("recommend", folder, "-u", "u01", "--out", "one.parquet").out == (
+        "wrote one.parquet (10 rows)\n"
+    )
+
+
+def test_recommend_takes_filters(place: Path, softdex: Softdex) -> None:
+    folder, model = place / "run", sdx.load(place / "run")
+    base = ("recommend", folder, "-u", "u01", "--json", "--keep-seen", "--k", 99)
+    options = {"exclude_seen": False, "k": 99}
+    where = softdex(*base, "--where", "category=c001", "--where", "category=c002").json()
+    assert (
+        where == model.recommend("u01", where={"category": ["c001", "c002"]}, **options).to_pylist()
+    )
+    keys = softdex(*base, "--allow", "i01", "--allow", "i02", "--deny", "i01").json()
+    assert [row["item"] for row in keys] == ["i02"]
+    popular = softdex("recommend", folder, "-u", "eve", "--unknown", "popular", "--json").json()
+    assert {row["user"] for row in popular} == {"eve"}
+
+
+def test_keys_with_commas_in_a_history_stand_in_quotes(softdex: Softdex) -> None:
+    rows = [("a", "x,y"), ("a", "z"), ("b", "x,y"), ("b", "z"), ("c", "z")]
+    sdx.fit("item_cf", sdx.read(rows, quiet=True)).save("m.sdx")
+    done = softdex("recommend", "m.sdx", "--history", '"x,y"', "--json").json()
+    assert [row["item"] for row in done] == ["z"]
+
+
+def test_similar_prints_neighbours(place: Path, softdex: Softdex) -> None:
+    rows = softdex("similar", place / "run", "-i", "i01", "--k", 2, "--json").json()
+    assert rows == sdx.load(place / "run").similar("i01", 2).to_pylist()
+    assert "similar" in softdex("similar", place / "run", "-i", "i01").out
+
+
+def test_compare_ranks_recipes_and_writes_a_report(softdex: Softdex) -> None:
+    done = softdex(
+        "compare", "clicks.csv", "--recipes", "popular, item_cf", "--k", "5", "--report", "r.html"
+    )
+    assert done.code == 0, done.err
+    assert "is above" in done.out
+    assert Path("r.html").read_text().startswith("<!doctype html>")
+    listed = softdex("compare", "clicks.csv", "--recipes", "popular", "--json").json()
+    assert list(listed) == ["popular"]
+
+
+def test_recipes_doctor_version_and_help(softdex: Softdex) -> None:
+    assert softdex("recipes", "--json").json()["popular"] == {"half_life": None}
+    assert "-o neighbours=200" in softdex("recipes", "item_cf").out
+    assert "half_life=None" in softdex("recipes").out
+    facts = softdex("doctor", "--json").json()
+    assert facts["softdex"] == sdx.__version__
+    assert isinstance(facts["troubles"], list)
+    assert "matrix product" in softdex("doctor").out
+    assert softdex("--version").out.strip() == sdx.__version__
+    assert "Usage" in softdex("--help").out
+
+
+def test_demo_measures_every_recipe_against_the_best_possible(softdex: Softdex) -> None:
+    small = ("demo", "--users", 60, "--items", 30, "--out", "d")
+    done = softdex(*small, "--json").json()
+    assert set(done["results"]) == set(sdx.recipes.methods())
+    assert done["best possible"]["recall@20"] > 0
+    assert sorted(p.name for p in Path("d").iterdir()) == [
+        "clicks.parquet", "items.parquet", "report.html",
+    ]  # fmt: skip
+    shown = softdex(*small)
+    assert "best possible" in shown.out
+    following = next(line for line in shown.out.splitlines() if "softdex fit" in line)
+    assert softdex(*following.split()[1:]).code == 0
+
+
+# mistakes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("fit", ["expected a recipe. Known: "]),
+        ("fit clicks.csv", ["expected a recipe"]),
+        ("fit -r popular", ["expected a log: a path, or source ="]),
+        ("fit clicks.csv -r item_fc", ["unknown recipe 'item_fc'. Did you mean 'item_cf'?"]),
+        ("fit clicks.csv -r ../run", ["unknown recipe '../run'"]),
+        ("fit clicsk.csv -r popular", ["no file clicsk.csv. Did you mean 'clicks.csv'?"]),
+        ("fit clicks.csv -r popular --user usr", ["no column 'usr' for user", "'user'?"]),
+        ("fit clicks.csv -r popular --user 99", ["user=99", "columns 0 to 2"]),
+        ("fit clicks.csv -r popular --user ²", ["no column '²' for user"]),
+        ("fit clicks.csv -r item_cf -o neighbours", ["--option: expected name=value"]),
+        ("fit clicks.csv -r item_cf -o =5", ["--option: expected name=value, got '=5'"]),
+        (
+            "fit clicks.csv -r item_cf -o neigbours=5",
+            ["unknown option 'neigbours'", "'neighbours'"],
+        ),
+        ("fit clicks.csv -r item_cf -o neighbours=abc", ["neighbours as a whole number", "'abc'"]),
+        ("fit clicks.csv -r item_cf -o neighbours=1.5", ["neighbours as a whole number", "1.5"]),
+        ("fit clicks.csv -r item_cf -o neighbours=", ["neighbours as a whole number, got ''"]),
+        ("fit clicks.csv -r item_cf -o neighbours=-1", ["expected neighbours >= 1", "-1"]),
+        ("fit clicks.csv -r item_cf -o shrink=NaN", ["expected shrink as a number, got nan"]),
+        ('fit clicks.csv -r popular -o half_life="x"', ["half_life as a number or nothing", "'x'"]),
+        ("fit clicks.csv -r popular -o half_life=0", ["expected half_life > 0, got 0"]),
+        ("fit clicks.csv -r popular -o x=" + "[" * 9999, ["unknown option 'x'"]),
+        ("fit clicks.csv -r popular --k abc", ["--k: expected numbers with commas, got 'abc'"]),
+        ("fit clicks.csv -r popular --k 0", ["expected cut-offs of at least 1, got [0]"]),
+        ("fit clicks.csv -r popular --k 5,-5", ["expected cut-offs of at least 1, got [5, -5]"]),
+        ("fit clicks.csv -r popular --k 999999999", ["expected k of at most 1,000"]),
+        ("fit clicks.csv -r popular --split leave_lst", ["unknown split", "'leave_last'?"]),
+        ("fit clicks.csv -r popular --split rg -s sed=1", ["unknown option 'sed'", "'seed'?"]),
+        ("fit clicks.csv -r popular --split rg -s seed=x", ["seed as a whole number, got 'x'"]),
+        ("fit clicks.csv -r popular --split rg -s seed", ["--split-option: expected name=value"]),
+        ("fit clicks.csv -r popular --split per_user -s ratios=ab", ["ratios as a list"]),
+        ("fit clicks.csv -r popular -s m=2", ["split.leave_last: unknown option 'm'"]),
+        ("fit clicks.csv -r popular --max-memory lots", ["a size such as '2GB', got 'lots'"]),
+        ("fit clicks.csv -r popular --duplicates lst", ["duplicates rule 'lst'", "'last'?"]),
+        ("fit clicks.csv -r popular --encoding klingon", ["unknown encoding 'klingon'"]),
+        ("fit clicks.csv -r popular --items no.csv", ["no file no.csv"]),
+        ("fit clicks.csv -r popular --items 5", ["no file 5"]),
+        ("fit clicks.csv -r popular --k-core many", ["Invalid value for '--k-core'"]),
+        ("fit clicks.csv -r popular --k-core 999", ["no row is left after min_rating and k_core"]),
+        ("fit clicks.csv -r popular --min-rating 3", ["the log has no rating column"]),
+        ("fit clicks.csv -r popular --out clicks.csv", ["clicks.csv is a file. Expected a folder"]),
+        ("fit clicks.csv -r popular --out clicks.csv/x", ["cannot write into clicks.csv/x"]),
+        ("fit clicks.csv -r popular --out " + "x" * 300, ["File name too long"]),
+        ("fit clicks.csv --recpie popular", ["No such option: --recpie", "--recipe"]),
+        ("fti clicks.csv", ["No such command 'fti'", "fit"]),
+        ("evaluate", ["Missing argument"]),
+        ("evaluate gone", ["gone is not a run folder (it has no config.toml)"]),
+        ("evaluate clicks.csv", ["clicks.csv is a file. Expected the run folder"]),
+        ("evaluate RUN --by hist", ["unknown breakdown 'hist'. Did you mean 'history'?"]),
+        ("evaluate RUN --index exakt", ["'exakt' is not one of"]),
+        ("evaluate RUN --k 0", ["expected cut-offs of at least 1"]),
+        ("evaluate RUN --data gone.csv", ["no file gone.csv"]),
+        ("recommend gone -u u01", ["load: no file gone"]),
+        ("recommend . -u u01", ["load: no file model.sdx"]),
+        ("recommend clicks.csv -u u01", ["clicks.csv is not a softdex artifact"]),
+        ("recommend RUN", ["expected --user KEY, --history i1,i2 or --all --out FILE"]),
+        ("recommend RUN -u u001", ["1 unknown users ('u001'). Did you mean 'u01'?"]),
+        ("recommend RUN -u u01 --columns categry", ["no item column 'categry'", "'category'?"]),
+        ("recommend RUN -u u01 --where category", ["--where: expected column=value"]),
+        ("recommend RUN -u u01 --where categry=1", ["no item column 'categry'", "'category'?"]),
+        ("recommend RUN -u u01 --k 0", ["expected k as a whole number of at least 1, got 0"]),
+        ("recommend RUN -u u01 --k ten", ["Invalid value for '--k'"]),
+        ("recommend RUN -u u01 --unknown pop", ["unknown rule", "'popular'?"]),
+        ("recommend RUN -u u01 --allow i001", ["1 unknown items in allow ('i001')", "'i01'?"]),
+        ("recommend RUN -u u01 --max-memory 5", ["expected at least 1 MiB, got 5 bytes"]),
+        ("recommend RUN -u u01 -u u02 --history i01", ["2 users but 1 histories"]),
+        ("recommend RUN --history i01,i001", ["unknown items in history ('i001')"]),
+        ('recommend RUN --history "i01', ["--history: expected words with commas"]),
+        ("recommend RUN --all", ["--all needs --out FILE.parquet"]),
+        ("recommend RUN --all --out x.parquet -u u01", ["expected --all, or users, not both"]),
+        ("recommend RUN --all --out .", ["cannot write . (it is a folder or a device)"]),
+        ("recommend RUN --all --out /dev/null", ["it is a folder or a device"]),
+        ("recommend RUN --all --out clicks.csv/x", ["cannot write clicks.csv/x"]),
+        ("similar RUN", ["Missing option"]),
+        ("similar RUN -i i001", ["1 unknown items ('i001'). Did you mean 'i01'?"]),
+        ("similar RUN -i i01 --columns categry", ["no item column 'categry'"]),
+        ("compare", ["expected a log"]),
+        ("compare clicks.csv --recipes popluar", ["unknown recipe 'popluar'", "'popular'?"]),
+        ("compare clicks.csv --recipes popular --report .", ["cannot write ."]),
+        ("recipes item_fc", ["unknown recipe 'item_fc'. Did you mean 'item_cf'?"]),
+        ("demo --users 0", ["expected positive sizes"]),
+        ("demo --users many", ["Invalid value for '--users'"]),
+        ("demo --seed -1", ["Invalid value for '--seed'"]),
+        ("demo --users 2 --items 2 --out d", ["nothing is held out"]),
+        ("demo --users 9 --items 9 --out clicks.csv", ["cannot write clicks.csv/clicks.parquet"]),
+        ("--nope", ["No such option: --nope"]),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(
+    command: str, words: list[str], place: Path, softdex: Softdex
+) -> None:
+    arguments = [str(place / "run") if part == "RUN" else part for part in command.split(" ")]
+    mistake(softdex(*arguments), *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = = 3", ["is not valid TOML"]),
+        ("x = " + "[" * 5000, ["is not valid TOML"]),
+        ("x = " + "9" * 5000, ["is not valid TOML"]),
+        ("recipe = 5", ["expected recipe as text, got 5"]),
+        ("out = 5", ["expected out as text, got 5"]),
+        ("rcipe = 'popular'", ["unknown option 'rcipe'. Did you mean 'recipe'?"]),
+        ("data = 5", ["expected data as a table of entries, got 5"]),
+        ("[[data]]\nsource = 'x'", ["expected data as a table of entries"]),
+        ("[dta]\nx = 1", ["unknown option 'dta'. Did you mean 'data'?"]),
+        ("[data]\nsorce = 'x'", ["[data]: unknown option 'sorce'. Did you mean 'source'?"]),
+        ("[data]\nsource = 5", ["[data]: expected source as text or a list, each text, got 5"]),
+        ("[data]\nsource = {a = 1}", ["expected source as text"]),
+        ("[data]\nuser = 1.5", ["expected user as text or a whole number"]),
+        ("[data]\ntime = true", ["expected time as"]),
+        ("[data]\nk_core = 'x'", ["expected k_core as a whole number"]),
+        ("[data]\nmin_rating = 'x'", ["expected min_rating as a number"]),
+        ("[data]\nkeep = 'x'", ["expected keep as a list, each text"]),
+        ("[data]\nquiet = true", ["unknown option 'quiet'"]),
+        ("[split]\nname = 3", ["unknown split 3"]),
+        ("[split]\nname = 'rg'\nseed = 'x'", ["split.rg: expected seed as a whole number"]),
+        ("[split]\nnam = 'rg'", ["unknown option 'nam'. Did you mean 'name'?"]),
+        ("[options]\nhalf_lief = 1", ["unknown option 'half_lief'. Did you mean 'half_life'?"]),
+        ("[options]\nhalf_life = [1]", ["expected half_life as a number or nothing, got [1]"]),
+        ("[evaluate]\nk = 'abc'", ["expected k as a whole number or a list"]),
+        ("[evaluate]\nk = [1.5]", ["expected k as a whole number or a list"]),
+        ("[evaluate]\nk = []", ["expected cut-offs of at least 1, got []"]),
+        ("[evaluate]\nempty = 'zer'", ["unknown value of empty 'zer'. Did you mean 'zero'?"]),
+        ("[evaluate]\nindex = 'sered'", ["unknown value of index 'sered'", "'served'?"]),
+        ("[evaluate]\nmax_memory = []", ["expected max_memory as"]),
+        ("[evaluate]\nkk = 3", ["unknown option 'kk'. Did you mean 'k'?"]),
+    ],
+)
+def test_a_mistake_in_a_config_is_found_before_any_work(
+    text: str, words: list[str], softdex: Softdex
+) -> None:
+    Path("c.toml").write_text(text)
+    given = () if "recipe =" in text else ("-r", "popular")
+    source = () if "source" in text else ("clicks.csv",)
+    mistake(softdex("fit", *source, *given, "-c", "c.toml"), *words)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("name", ["gone.toml", ".", "clicks.csv"])
+def test_a_config_that_cannot_be_read_is_refused(name: str, softdex: Softdex) -> None:
+    mistake(softdex("fit", "clicks.csv", "-r", "popular", "-c", name), f"{name}")
+
+
+def test_a_config_that_is_not_text_is_refused(softdex: Softdex) -> None:
+    Path("c.toml").write_bytes(b"\xff\xfe\x00")
+    mistake(softdex("fit", "-c", "c.toml"), "c.toml is not valid TOML")
+
+
+def test_a_model_is_not_replaced_unless_forced(softdex: Softdex) -> None:
+    first = ("fit", "clicks.csv", "-r", "popular", "--out", "r")
+    assert softdex(*first).code == 0
+    old = Path("r/model.sdx").read_bytes()
+    mistake(softdex(*first, "-o", "half_life=9"), "r holds a model already. Pass --force")
+    assert Path("r/model.sdx").read_bytes() == old
+    assert softdex(*first, "-o", "half_life=9", "--force").code == 0
+    assert Path("r/model.sdx").read_bytes() != old
+
+
+def test_a_place_that_cannot_be_written_is_found_before_training(
+    softdex: Softdex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("softdex.run.tempfile.TemporaryFile", denied)
+    monkeypatch.setattr("softdex.recipes.fit", lambda *_, **__: pytest.fail("it trained"))
+    mistake(
+        softdex("fit", "clicks.csv", "-r", "popular", "--out", "r"),
+        "fit: cannot write into r",
+        "Permission denied",
+    )
+
+
+def test_evaluate_refuses_data_that_has_changed(softdex: Softdex) -> None:
+    softdex("fit", "clicks.csv", "-r", "popular", "--out", "r")
+    lines = Path("clicks.csv").read_text().splitlines()
+    Path("clicks.csv").write_text("\n".join(lines[:-3]))
+    mistake(softdex("evaluate", "r"), "the data has changed since r was trained", "Train again")
+
+
+def test_evaluate_refuses_a_log_whose_keys_have_changed(softdex: Softdex) -> None:
+    softdex("fit", "clicks.csv", "-r", "popular", "--out", "r")
+    table = pcsv.read_csv("clicks.csv")
+    renamed = pa.array([f"x{name}" for name in table["user"].to_pylist()])
+    pcsv.write_csv(table.set_column(0, "user", renamed), "clicks.csv")
+    mistake(softdex("evaluate", "r"), "the holdout is of another log")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("model.sdx", b"PK", "no seal at its end"),
+        ("model.sdx", None, "no file"),
+        ("config.toml", b"x = =", "is not valid TOML"),
+        ("config.toml", b"recipe = 'popular'", "expected a log"),
+        ("config.toml", None, "is not a run folder"),
+    ],
+)
+def test_a_damaged_run_folder_is_refused(
+    name: str, content: bytes | None, words: str, place: Path, softdex: Softdex
+) -> None:
+    shutil.copytree(place / "run", "run")
+    Path("run", name).unlink()
+    if content is not None:
+        Path("run", name).write_bytes(content)
+    mistake(softdex("evaluate", "run"), words)
+
+
+def test_memory_that_runs_out_is_one_line(softdex: Softdex, monkeypatch: Any) -> None:
+    def too_much(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("softdex.cli.load", too_much)
+    mistake(softdex("recommend", "x", "-u", "a"), "error: MemoryError")
+
+
+def test_an_interrupt_ends_quietly(softdex: Softdex, monkeypatch: Any) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("softdex.cli.load", interrupted)
+    done = softdex("recommend", "x", "-u", "a")
+    assert done.code == 130
+    assert "Traceback" not in done.err
+
+
+# in a process of its own -------------------------------------------------------------------------
+
+
+def test_a_real_process_ends_with_2_and_without_a_traceback(place: Path) -> None:
+    script = shutil.which("softdex", path=str(Path(sys.executable).parent))
+    assert script is not None
+    command = [script, "recommend", str(place / "run"), "--user", "nobody", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: recommend: 1 unknown users ('nobody').")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_real_process_prints_json_and_messages_apart(place: Path, tmp_path: Path) -> None:
+    script = shutil.which("softdex", path=str(Path(sys.executable).parent))
+    command = [str(script), "fit", "clicks.csv", "-r", "popular", "--json"]
+    settings = {name: value for name, value in os.environ.items() if name != "SOFTDEX_QUIET"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=settings)
+    assert json.loads(done.stdout)["recipe"] == "popular"
+    assert "trained popular in" in done.stderr
+    assert (tmp_path / "runs" / "popular" / "model.sdx").exists()

@@ -1,0 +1,211 @@
+"""The training loop: it learns, stops at the best epoch, repeats itself, and can be interrupted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import softdex as sdx
+from softdex.recipes.mf import mf
+from softdex.solve import sgd
+from softdex.solve.checkpoint import FILE, LOG, Keeper
+from softdex.solve.probe import proposal_report
+from softdex.solve.sgd import Outcome, Trained, pick_device, train
+
+SMALL: dict[str, Any] = {
+    "dim": 8, "epochs": 4, "batch_size": 256, "negatives": 20, "lr": 0.02, "patience": 0,
+    "device": "cpu",
+}  # fmt: skip
+
+
+def weights(made: Trained) -> dict[str, torch.Tensor]:
+    state = {f"e.{n}": t for n, t in made.parts.encoder.state_dict().items()}
+    return state | {f"s.{n}": t for n, t in made.parts.scorer.state_dict().items()}
+
+
+def same(a: Trained, b: Trained) -> bool:
+    left, right = weights(a), weights(b)
+    return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
+
+
+def run(
+    log: sdx.Interactions, keeper: Keeper | None = None, every: float = 300.0, **options: Any
+) -> tuple[Trained, Outcome]:
+    made = mf(log, **(SMALL | options))
+    settings = replace(made.settings, checkpoint_seconds=every)
+    return made, train(made.parts, log, settings, keeper=keeper)
+
+
+@pytest.mark.parametrize("objective", ["softmax", "ssm", "bpr", "bce"])
+@pytest.mark.parametrize("score", ["cosine", "dot", "dot_bias"])
+def test_the_loss_falls_with_every_objective_and_score(
+    log: sdx.Interactions, objective: str, score: str
+) -> None:
+    _, outcome = run(log, objective=objective, score=score)
+    losses = [record["loss"] for record in outcome.history]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("encoder", ["user", "history", "mix"])
+@pytest.mark.parametrize("index", ["uniform", "popularity"])
+def test_the_loss_falls_with_every_encoder_and_proposal(
+    log: sdx.Interactions, encoder: str, index: str
+) -> None:
+    _, outcome = run(log, encoder=encoder, index=index)
+    losses = [record["loss"] for record in outcome.history]
+    assert losses[-1] < losses[0]
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(
+    log: sdx.Interactions,
+) -> None:
+    first, again, other = (run(log, seed=s)[0] for s in (0, 0, 1))
+    assert same(first, again)
+    assert not same(first, other)
+
+
+def test_the_weights_of_the_best_epoch_are_restored(log: sdx.Interactions) -> None:
+    """The metric peaks at epoch 3 of 6; what remains is what epoch 3 left."""
+    made = mf(log, **(SMALL | {"epochs": 6}))
+    marks = iter([0.1, 0.2, 0.5, 0.3, 0.2, 0.1])
+    outcome = train(made.parts, log, made.settings, measure=lambda: next(marks))
+    assert outcome.best_epoch == 2
+    assert same(made, run(log, epochs=3)[0])
+
+
+def test_training_stops_after_so_many_epochs_without_a_better_metric(log: sdx.Interactions) -> None:
+    made = mf(log, **(SMALL | {"epochs": 50, "patience": 3}))
+    marks = iter([0.1, 0.9, *([0.5] * 48)])
+    outcome = train(made.parts, log, made.settings, measure=lambda: next(marks))
+    assert len(outcome.history) == 5
+
+
+def test_a_loss_that_is_no_number_is_one_clear_error(log: sdx.Interactions) -> None:
+    with pytest.raises(sdx.SoftdexError, match=r"not a number in epoch \d.*Lower lr"):
+        run(log, score="dot", lr=1e30)
+
+
+def test_bf16_learns_too(log: sdx.Interactions) -> None:
+    _, outcome = run(log, precision="bf16")
+    assert outcome.history[-1]["loss"] < outcome.history[0]["loss"]
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    with pytest.raises(sdx.SoftdexError, match="device 'cuda:99' cannot be used"):
+        pick_device("cuda:99")
+    assert pick_device("cpu").type == "cpu"
+
+
+@pytest.mark.parametrize(
+    "bad", [{"dim": 0}, {"lr": 0.0}, {"objective": "smm"}, {"index": "unifrom"}]
+)
+def test_senseless_options_are_refused_before_any_work(
+    log: sdx.Interactions, bad: dict[str, Any]
+) -> None:
+    with pytest.raises(sdx.SoftdexError, match=r"mf: (expected|unknown)"):
+        mf(log, **bad)
+
+
+# checkpoints
+
+
+class Killed(Exception):
+    """Stands for a process that ends."""
+
+
+def interrupted(
+    log: sdx.Interactions, folder: Path, stop: int, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> None:
+    """Train until step `stop` of the run, then end as if killed."""
+    steps = 0
+    plain = sgd.Trainer.step
+
+    def step(self: sgd.Trainer, users: torch.Tensor, items: torch.Tensor) -> None:
+        nonlocal steps
+        steps += 1
+        if steps > stop:
+            raise Killed
+        plain(self, users, items)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sgd.Trainer, "step", step)
+        with pytest.raises(Killed):
+            run(log, Keeper(folder, {"data": log.sha256}, resume=False), **options)
+
+
+@pytest.mark.parametrize("stop", [1, 14, 31, 40, 57])
+@pytest.mark.parametrize("every", [0.0, 300.0])
+def test_a_killed_run_goes_on_to_the_very_same_weights(
+    log: sdx.Interactions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, every: float
+) -> None:
+    """With a checkpoint after every step (0 s), and with one after every epoch."""
+    whole, outcome = run(log)
+    interrupted(log, tmp_path, stop, monkeypatch, every=every)
+    made, again = run(log, Keeper(tmp_path, {"data": log.sha256}, resume=True), every)
+    assert same(whole, made)
+    drop = [{k: v for k, v in r.items() if k != "seconds"} for r in again.history]
+    assert drop == [{k: v for k, v in r.items() if k != "seconds"} for r in outcome.history]
+
+
+def test_the_log_has_one_line_an_epoch(log: sdx.Interactions, tmp_path: Path) -> None:
+    run(log, Keeper(tmp_path, {}, resume=False))
+    lines = (tmp_path / LOG).read_text().splitlines()
+    assert len(lines) == 4
+    assert '"epoch": 4' in lines[-1]
+
+
+def test_a_checkpoint_of_another_run_is_refused(log: sdx.Interactions, tmp_path: Path) -> None:
+    run(log, Keeper(tmp_path, {"data": "a", "options": 1}, resume=False))
+    with pytest.raises(sdx.SoftdexError, match=r"another run \(options differ\)"):
+        Keeper(tmp_path, {"data": "a", "options": 2}, resume=True).load()
+
+
+def test_a_damaged_checkpoint_is_refused(log: sdx.Interactions, tmp_path: Path) -> None:
+    run(log, Keeper(tmp_path, {}, resume=False))
+    raw = (tmp_path / FILE).read_bytes()
+    (tmp_path / FILE).write_bytes(raw[: len(raw) // 2])
+    with pytest.raises(sdx.ArtifactError, match=r"damaged.*without --resume"):
+        Keeper(tmp_path, {}, resume=True).load()
+
+
+def test_a_full_disk_is_one_clear_error_and_the_last_good_checkpoint_stays(
+    log: sdx.Interactions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = Keeper(tmp_path, {}, resume=True)
+    run(log, keeper, epochs=2)
+    before = (tmp_path / FILE).read_bytes()
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(sdx.ArtifactError, match="No space left"):
+        run(log, keeper, epochs=4)
+    monkeypatch.undo()
+    assert (tmp_path / FILE).read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == [FILE, LOG]
+
+
+# the live report
+
+
+def test_the_report_of_the_exact_softmax_is_perfect_and_of_others_is_not(
+    log: sdx.Interactions,
+) -> None:
+    from softdex.index.flat import Flat
+
+    made, _ = run(log, score="dot", epochs=8, lr=0.05)
+    query = made.parts.encoder(torch.arange(10))
+    target = torch.arange(10)
+    generator = torch.Generator().manual_seed(0)
+    exact = proposal_report(Flat(made.parts.scorer), query, target, 200, generator)
+    assert exact["kl"] == pytest.approx(0, abs=1e-6)
+    assert exact["ess"] == pytest.approx(1, abs=1e-4)
+    uniform = proposal_report(made.parts.index, query, target, 200, generator)
+    assert uniform["kl"] > 0.01
+    assert uniform["ess"] < 0.99
+    assert 0 <= uniform["hits"] < 0.1
