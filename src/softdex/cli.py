@@ -435,7 +435,7 @@ def _fit_all(
     results, seconds = {}, {}
     for name in names:
         began = time.perf_counter()
-        model: Retriever = recipes.fit(name, parts.train)
+        model: Retriever = recipes.fit(name, parts.train, valid=parts.valid)
         seconds[name] = time.perf_counter() - began
         say(f"trained {name} in {seconds[name]:.1f} s")
         results[name] = model.evaluate(parts.test, **rules)

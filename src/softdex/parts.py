@@ -53,7 +53,11 @@ SCORERS = {
     "dot": Part(
         Dot, {"items.weight": (FLOATS, "ID"), "bias.weight": (FLOATS, "I1")}, ("bias.weight",)
     ),
-    "cosine": Part(Cosine, {"items.weight": (FLOATS, "ID"), "temperature": (FLOATS, "")}),
+    "cosine": Part(
+        Cosine,
+        {"items.weight": (FLOATS, "ID"), "temperature": (FLOATS, ""), "prior": (FLOATS, "I")},
+        ("prior",),
+    ),
     "sparse": Part(Sparse, {"fallback": (FLOATS, "I")}),
 }
 HISTORY = Part(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -10,7 +11,7 @@ from softdex.evaluate import Result
 from softdex.tables import cell
 
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")
-CEILING = "#6b7280"
+CEILING, GREY = "best possible", "#6b7280"
 PROPOSAL = {"kl": "KL(q || softmax)", "ess": "effective draws", "hits": "accidental hits"}
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2937; --soft: #6b7280; --line: #e5e7eb; --paper: #fff; }
@@ -52,17 +53,18 @@ def build(
         training: the records of each model's epochs, where it was learned.
         facts: named boxes of facts (data, card, versions).
     """
-    lines = dict(results) | ({"best possible": ceiling} if ceiling is not None else {})
+    lines = dict(results) | ({CEILING: ceiling} if ceiling is not None else {})
+    palette = dict(zip(results, itertools.cycle(COLOURS), strict=False)) | {CEILING: GREY}
     cutoffs = next(iter(results.values())).cutoffs
     middle = 20 if 20 in cutoffs else cutoffs[len(cutoffs) // 2]
     parts = [f"<h1>{escape(title)}</h1><p class='lead'>{escape(lead)}</p>"]
     parts.append(_main_table(lines, middle, extra or {}))
-    charts = [_chart(metric, lines, cutoffs) for metric in ("recall", "ndcg")]
+    charts = [_chart(metric, lines, cutoffs, palette) for metric in ("recall", "ndcg")]
     parts.append(f"<h2>Curves</h2><div class='charts'>{''.join(charts)}</div>")
     if len(results) > 1:
         parts.append("<h2>Is the difference real?</h2>" + _comparison(results, middle))
     if training:
-        parts.append("<h2>Training</h2>" + _training(training))
+        parts.append("<h2>Training</h2>" + _training(training, palette))
     parts.append("<h2>Where it works</h2>")
     for name, result in results.items():
         for what in ("popularity", "history"):
@@ -80,7 +82,7 @@ def build(
 
 
 def _main_table(lines: Mapping[str, Result], k: int, extra: Mapping[str, Mapping[str, Any]]) -> str:
-    names = [f"{m}@{k}" for m in ("recall", "ndcg", "mrr", "precision", "coverage")]
+    names = [f"{m}@{k}" for m in ("recall", "ndcg", "mrr", "coverage")]
     more = list(dict.fromkeys(n for values in extra.values() for n in values))
     rows = []
     for model, result in lines.items():
@@ -123,7 +125,9 @@ def _plain(value: Any) -> str:
     return cell(value)
 
 
-def _training(training: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def _training(
+    training: Mapping[str, Sequence[Mapping[str, Any]]], palette: Mapping[str, str]
+) -> str:
     """Loss and metric of every epoch, and how good the proposal was at the end."""
     charts = []
     for name, caption in (("loss", "loss of each epoch"), ("metric", "ndcg@20 on validation")):
@@ -134,7 +138,8 @@ def _training(training: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         }
         if lines:
             longest = max(len(v) for v in lines.values())
-            charts.append(_curves(lines, [str(i + 1) for i in range(longest)], "epoch", caption))
+            ticks = [str(i + 1) for i in range(longest)]
+            charts.append(_curves(lines, ticks, "epoch", caption, palette))
     rows = [
         {
             "model": model,
@@ -149,14 +154,19 @@ def _training(training: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     return f"<div class='charts'>{''.join(charts)}</div>{_table(caption, rows)}"
 
 
-def _chart(metric: str, lines: Mapping[str, Result], cutoffs: Sequence[int]) -> str:
+def _chart(
+    metric: str,
+    lines: Mapping[str, Result],
+    cutoffs: Sequence[int],
+    palette: Mapping[str, str],
+) -> str:
     """Metric against k, one line a model; bars show two standard errors."""
     values = {name: [r[f"{metric}@{k}"] for k in cutoffs] for name, r in lines.items()}
     errors = {
         name: [2 * r.standard_error(f"{metric}@{k}") for k in cutoffs] for name, r in lines.items()
     }
     caption = f"{metric}@k, bars are two standard errors"
-    return _curves(values, [str(k) for k in cutoffs], "k", caption, errors)
+    return _curves(values, [str(k) for k in cutoffs], "k", caption, palette, errors)
 
 
 def _curves(
@@ -164,6 +174,7 @@ def _curves(
     ticks: Sequence[str],
     axis: str,
     caption: str,
+    palette: Mapping[str, str],
     errors: Mapping[str, Sequence[float]] | None = None,
 ) -> str:
     """One line a name, as SVG."""
@@ -184,11 +195,11 @@ def _curves(
         svg.append(_text(x, height - bottom + 16, tick, "text-anchor='middle'"))
     svg.append(_text((left + width - right) / 2, height - 4, axis, "text-anchor='middle'"))
     labels = _spread({name: y(v[-1]) for name, v in values.items()}, 14)
-    for i, (name, ys) in enumerate(values.items()):
-        colour = CEILING if name == "best possible" else COLOURS[i % len(COLOURS)]
+    for name, ys in values.items():
+        colour = palette[name]
         ink = f"stroke='{colour}'"
         path = " ".join(f"{x:.1f},{y(v):.1f}" for x, v in zip(xs, ys, strict=False))
-        dash = " stroke-dasharray='6 4'" if name == "best possible" else ""
+        dash = " stroke-dasharray='6 4'" if name == CEILING else ""
         svg.append(f"<polyline points='{path}' fill='none' stroke-width='2' {ink}{dash}/>")
         for x, v, error in zip(xs, ys, (errors or {}).get(name, ()), strict=False):
             svg.append(f"<circle cx='{x:.1f}' cy='{y(v):.1f}' r='2.5' fill='{colour}'/>")

@@ -49,14 +49,20 @@ class Dot(nn.Module):
 
 @final
 class Cosine(nn.Module):
-    """Cosine of a query (B, D) and item vectors (I, D), divided by a temperature."""
+    """Cosine of a query (B, D) and item vectors (I, D), over a temperature, plus a prior (I,).
+
+    A cosine knows no popularity; the prior, where there is one, says how likely an item is before
+    anything is known of the user. It is given, not learned.
+    """
 
     temperature: Tensor
+    prior: Tensor | None
 
-    def __init__(self, items: Tensor, temperature: Tensor) -> None:
+    def __init__(self, items: Tensor, temperature: Tensor, prior: Tensor | None = None) -> None:
         super().__init__()
         self.items = Table(items)
         self.register_buffer("temperature", temperature)
+        self.register_buffer("prior", prior)
         self.num_items = len(items)
 
     def num_queries(self, query: Tensor) -> int:
@@ -65,10 +71,9 @@ class Cosine(nn.Module):
 
     def forward(self, query: Tensor, ids: Tensor | slice) -> Tensor:
         """Scores (B, N)."""
-        return (
-            _product(normalize(query, dim=-1), normalize(self.items(ids), dim=-1))
-            / self.temperature
-        )
+        query = normalize(query, dim=-1) / self.temperature
+        scores = _product(query, normalize(self.items(ids), dim=-1))
+        return scores if self.prior is None else scores + self.prior[ids]
 
 
 def _product(query: Tensor, vectors: Tensor) -> Tensor:

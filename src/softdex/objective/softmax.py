@@ -66,7 +66,7 @@ class _LogSumExp(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         query, items, bias, mass = ctx.saved_tensors
         to_query, to_items = torch.zeros_like(query), torch.empty_like(items)
-        to_bias = None if bias is None else torch.empty_like(bias)
+        to_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
         for s in _slices(items, len(query)):
             share = (
                 _scores(query, items, bias, s).sub_(mass[:, None]).exp_().mul_(grads[0][:, None])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
@@ -40,14 +41,15 @@ def mf(
     score: str = "cosine",
     dim: int = 64,
     temperature: float = 0.1,
+    prior: float = 0.7,
     share: float = 0.5,
     max_history: int = 50,
-    negatives: int = 1000,
+    negatives: int = 2000,
     index: str = "uniform",
     power: float = 0.5,
     correct: str = "draws",
     epochs: int = 200,
-    batch_size: int = 2048,
+    batch_size: int = 8192,
     lr: float = 0.01,
     decay: float = 0.0,
     patience: int = 5,
@@ -64,6 +66,8 @@ def mf(
         score: `cosine` (with temperature), `dot`, or `dot_bias`.
         dim: length of the vectors.
         temperature: of the cosine.
+        prior: the cosine's score gets prior * log(count + 1), so that popularity need not be
+            written into directions; 0 leaves it out.
         share: weight of the own vector in `mix`.
         max_history: how many of the latest items the history holds.
         negatives: draws a step, shared by the batch.
@@ -71,7 +75,7 @@ def mf(
         power: of the counts, for `popularity`.
         correct: how `ssm` corrects for the proposal: `draws` or `all`.
         epochs: at most so many passes over the log.
-        batch_size: events a step.
+        batch_size: events a step; small logs take fewer, so that an epoch has 64 steps.
         lr: learning rate.
         decay: touched rows shrink by lr * decay.
         patience: epochs without a better validation metric before stopping; 0 never stops.
@@ -94,18 +98,20 @@ def mf(
         torch.randn(n, dim, generator=generator) * (scale / dim**0.5)
         for n in (train.num_users, train.num_items)
     )
-    scorer = _scorer(score, items, temperature)
+    scorer = _scorer(score, items, temperature, prior * np.log1p(train.item_counts))
     made = _encoder(encoder, train, users, scorer, share, max_history)
     proposal = _proposal(index, scorer, train, power)
     loss = _loss(objective, scorer, proposal, negatives, correct)
+    batch_size = min(batch_size, max(128, len(train) // 64))
     settings = Settings(epochs, batch_size, lr, decay, patience, seed, device, precision)
     draws = 0 if objective == "softmax" else negatives
     return Trained(Composition(made, scorer, proposal, loss, draws), settings)
 
 
-def _scorer(score: str, items: Tensor, temperature: float) -> Dot | Cosine:
+def _scorer(score: str, items: Tensor, temperature: float, prior: np.ndarray) -> Dot | Cosine:
     if score == "cosine":
-        return Cosine(items, torch.tensor(temperature))
+        known = torch.from_numpy(prior.astype(np.float32)) if prior.any() else None
+        return Cosine(items, torch.tensor(temperature), known)
     return Dot(items, torch.zeros(len(items)) if score == "dot_bias" else None)
 
 
@@ -139,7 +145,7 @@ def _loss(
         vectors = scorer.items.all()
         if isinstance(scorer, Cosine):
             query = normalize(query, dim=-1) / scorer.temperature
-            return blocked_softmax(query, normalize(vectors, dim=-1), target)
+            return blocked_softmax(query, normalize(vectors, dim=-1), target, scorer.prior)
         bias = None if scorer.bias is None else scorer.bias.all()[:, 0]
         return blocked_softmax(query, vectors, target, bias)
 

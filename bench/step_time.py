@@ -1,0 +1,105 @@
+"""A training step of `ssm` as the catalogue grows: row-wise updates beside a dense Adam."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from _harness import peak_of, report
+from softdex.encode.table import Users
+from softdex.index.uniform import Uniform
+from softdex.objective.sampled import sampled_softmax
+from softdex.score import Dot
+from softdex.solve.sgd import Composition, Settings, Trainer
+
+USERS, DIM, BATCH, DRAWS = 100_000, 64, 2048, 1000
+
+
+def batch(items: int, device: str) -> tuple[Tensor, Tensor]:
+    users = torch.randint(USERS, (BATCH,), device=device)
+    return users, torch.randint(items, (BATCH,), device=device)
+
+
+def ours(items: int, device: str) -> Callable[[], None]:
+    scorer = Dot(torch.randn(items, DIM) * 0.1)
+
+    def loss(index: Uniform, query: Tensor, target: Tensor, generator: torch.Generator) -> Tensor:
+        draws = index.sample(query, DRAWS, generator=generator, shared=True)
+        own = target[:, None]
+        pos, neg = scorer(query, own)[:, 0], scorer(query, draws.ids)
+        logq = index.log_prob(query, own)[:, 0]
+        return sampled_softmax(pos, neg, draws.logq, logq, draws.ids == own)
+
+    encoder = Users(torch.randn(USERS, DIM) * 0.1)
+    parts = Composition(encoder, scorer, Uniform(scorer), loss, DRAWS)  # type: ignore[arg-type]
+    trainer = Trainer(parts, Settings(batch_size=BATCH), torch.device(device))
+    trainer.modules.train()
+    return lambda: trainer.step(*batch(items, device))
+
+
+def dense(items: int, device: str) -> Callable[[], None]:
+    """The same loss with nn.Embedding and torch.optim.Adam: the optimiser touches every row."""
+    user, item = (nn.Embedding(n, DIM, device=device) for n in (USERS, items))
+    adam = torch.optim.Adam([*user.parameters(), *item.parameters()], 0.01, fused=device == "cuda")
+
+    def step() -> None:
+        users, target = batch(items, device)
+        ids = torch.randint(items, (DRAWS,), device=device)
+        query = user(users)
+        pos, neg = (query * item(target)).sum(1), query @ item(ids).T
+        logq = torch.full((DRAWS,), -torch.tensor(float(items)).log().item(), device=device)
+        own_logq = logq[:1].expand(BATCH)
+        loss = sampled_softmax(pos, neg, logq, own_logq, ids == target[:, None]).mean()
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+
+    return step
+
+
+def milliseconds(step: Callable[[], None], device: str, repeats: int) -> float:
+    times = []
+    for i in range(repeats + 5):
+        began = time.perf_counter()
+        step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        if i >= 5:
+            times.append((time.perf_counter() - began) * 1e3)
+    return round(statistics.median(times), 3)
+
+
+def main() -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    sizes = (10**5, 10**6, 10**7) if device == "cuda" else (10**5, 10**6)
+    figures: dict[str, dict[str, float]] = {}
+    for items in sizes:
+        row = {"row-wise ms": milliseconds(ours(items, device), device, 100)}
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+            ours(items, device)()
+            row["row-wise peak GB"] = round(torch.cuda.max_memory_allocated() / 1e9, 3)
+        else:
+            step = ours(items, device)
+            row["row-wise peak above tables GB"] = peak_of(step)[1]["peak_above_start_gb"]
+            row["tables GB"] = round((USERS + items) * DIM * 4 * 3 / 1e9, 3)
+        row["dense Adam ms"] = milliseconds(dense(items, device), device, 20)
+        figures[str(items)] = row
+    first = figures[str(sizes[0])]["row-wise ms"]
+    report(
+        "step_time",
+        f"batch {BATCH}, {DRAWS} shared uniform draws, dim {DIM}, {USERS} users, float32, dot; "
+        "median of 100 steps (dense: 20), each synchronised",
+        device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        threads=torch.get_num_threads(),
+        items=figures,
+        ratios={n: round(f["row-wise ms"] / first, 3) for n, f in figures.items()},
+    )
+
+
+if __name__ == "__main__":
+    main()
