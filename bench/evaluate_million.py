@@ -22,6 +22,7 @@ class Given(torch.nn.Module):
     """An encoder whose queries are given vectors."""
 
     query_bytes = 4 * DIM
+    reads_history = True
 
     def __init__(self, vectors: torch.Tensor) -> None:
         super().__init__()

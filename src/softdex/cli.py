@@ -119,14 +119,14 @@ def fit(
             raise SoftdexError("fit: --resume needs --out, the folder of the stopped run.")
         config = out / run.CONFIG
     plan = _plan(config, source, locals())
-    if refit or max_memory:
-        plan["train"] = {"refit": refit, "max_memory": max_memory}
+    given = {"refit": refit or None, "max_memory": max_memory, "start": start}
+    plan.setdefault("train", {}).update({n: v for n, v in given.items() if v is not None})
     if recipe:
         plan["recipe"] = recipe
     if out:
         plan["out"] = str(out)
     plan.setdefault("options", {}).update(_pairs(option, "--option"))
-    _, result, folder = run.fit(plan, force=force, resume=resume, start=start)
+    _, result, folder = run.fit(plan, force=force, resume=resume)
     if as_json:
         _print_json({**run.summary(plan["recipe"], result), "out": str(folder)})
         return
@@ -139,15 +139,19 @@ def evaluate(
     folder: Annotated[Path, typer.Argument(help="Run folder.")],
     k: Cutoffs = None,
     index: Annotated[
-        IndexMode, typer.Option(help="Served list, exact list, or both.")
-    ] = IndexMode.served,
+        IndexMode | None, typer.Option(help="Served list, exact list, or both.")
+    ] = None,
     by: Annotated[str | None, typer.Option(help="Break down by history or popularity.")] = None,
     data: Annotated[str | None, typer.Option(help="The log, if it has moved.")] = None,
     max_memory: MaxMemory = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure a trained run again, on the split it was trained with."""
-    overrides = {"index": index.value, "k": _cutoffs(k), "max_memory": max_memory}
+    overrides = {
+        "index": index.value if index else None,
+        "k": _cutoffs(k),
+        "max_memory": max_memory,
+    }
     given = {name: value for name, value in overrides.items() if value is not None}
     model, result = run.evaluate(folder, given, data)
     rows = result.by(by) if by else None

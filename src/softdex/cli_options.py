@@ -56,7 +56,10 @@ SplitOption = Annotated[
     typer.Option("--split-option", "-s", help="name=value, e.g. -s seed=1.", rich_help_panel=SPLIT),
 ]
 Cutoffs = Annotated[str | None, typer.Option("--k", help="Cut-offs, e.g. 10,20,50.")]
-MaxMemory = Annotated[str | None, typer.Option(help="Bytes of scores held at a time, e.g. 2GB.")]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(help="Of ranking at a time, of training in all: 2GB."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT)]
 
 

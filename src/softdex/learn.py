@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +11,29 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from softdex.artifact import plain
 from softdex.encode.table import Table
-from softdex.errors import SoftdexError
+from softdex.errors import SoftdexError, some
 from softdex.holdout import Holdout
 from softdex.interactions import Interactions
 from softdex.keys import Keys
-from softdex.parts import letters_of, saved_tensors
+from softdex.objective.softmax import BLOCK_CELLS
+from softdex.parts import letters_of, not_finite, saved_tensors
 from softdex.retrieve import Retriever, from_training
 from softdex.solve.checkpoint import Keeper
 from softdex.solve.probe import proposal_report
-from softdex.solve.sgd import Outcome, Trained, pick_device, train
+from softdex.solve.sgd import Job, Outcome, pick_device, train
 from softdex.tables import say
 
 METRIC = "ndcg@20"
 MEASURED_USERS = 2000  # a fixed sample of the holdout is measured after each epoch
-PROBE_USERS = 16
+PROBE_USERS, PROBE_CELLS = 16, 10_000_000
 
 
 def learn(
     name: str,
     options: Mapping[str, Any],
-    made: Trained,
+    made: Job,
     log: Interactions,
     *,
     valid: Holdout | None = None,
@@ -59,39 +61,43 @@ def learn(
     _say_plan(made, log, max_memory)
     keeper = None
     if folder is not None:
-        identity = {"recipe": name, "data": log.sha256, "settings": asdict(settings)}
-        identity["options"] = {k: v for k, v in options.items() if k != "device"}
-        keeper = Keeper(folder, identity, resume=resume)
+        asked = None if valid is None else valid.card.sha256
+        identity = {"recipe": name, "data": log.sha256, "options": options, "valid": asked}
+        identity["start"] = None if start is None else start.info.get("data")
+        identity["device"] = pick_device(settings.device).type
+        keeper = Keeper(folder, plain(identity), resume=resume)
     outcome = train(
         parts,
         log,
         settings,
-        measure=None if valid is None else _measure(model, valid, settings.seed),
+        measure=None if valid is None else _measure(model, valid),
         probe=_probe(made, log),
         keeper=keeper,
     )
     model.info["training"] = _summary(outcome)
+    if wrong := not_finite(saved_tensors(parts.encoder, parts.scorer)):
+        raise SoftdexError(f"fit: the training ended in {some(wrong)} not finite. Lower lr.")
     return model
 
 
-def _measure(model: Retriever, valid: Holdout, seed: int) -> Callable[[], float]:
+def _measure(model: Retriever, valid: Holdout) -> Callable[[], float]:
     """NDCG@20 on a sample of users that is the same in every epoch and every run."""
     asked = np.flatnonzero(valid.targets.lengths)
     if len(asked) > MEASURED_USERS:
-        drawn = np.random.default_rng(seed).choice(asked, MEASURED_USERS, replace=False)
+        drawn = np.random.default_rng(0).choice(asked, MEASURED_USERS, replace=False)
         asked = np.sort(drawn)
     sample = valid.take(asked)
+    model.check(sample)
     return lambda: model.evaluate(sample, 20)[METRIC]
 
 
-def _probe(
-    made: Trained, log: Interactions
-) -> Callable[[torch.Generator], dict[str, float]] | None:
+def _probe(made: Job, log: Interactions) -> Callable[[torch.Generator], dict[str, float]] | None:
     """The live report of a sampled run; a full softmax has no proposal to report on."""
     parts, settings = made
     if parts.draws == 0:
         return None
-    at = np.random.default_rng(settings.seed).choice(len(log), min(PROBE_USERS, len(log)), False)
+    most = max(1, min(PROBE_USERS, len(log), PROBE_CELLS // log.num_items))
+    at = np.random.default_rng(settings.seed).choice(len(log), most, replace=False)
     device = pick_device(settings.device)
     users = torch.from_numpy(log.user[at].astype(np.int64)).to(device)
     items = torch.from_numpy(log.item[at].astype(np.int64)).to(device)
@@ -111,7 +117,7 @@ def _summary(outcome: Outcome) -> dict[str, Any]:
     return {"best_epoch": outcome.best_epoch + 1, "history": history}
 
 
-def predicted_memory(made: Trained, log: Interactions) -> int:
+def predicted_memory(made: Job, log: Interactions) -> int:
     """Bytes a training will hold at its peak, about.
 
     Tables, their two moments and the copy of the best epoch; the events and their order; the
@@ -122,13 +128,14 @@ def predicted_memory(made: Trained, log: Interactions) -> int:
     weights = sum(t.weight.nbytes for t in tables)
     past = sum(b.nbytes for b in modules.buffers()) - weights
     batch = made.settings.batch_size
-    draws = made.parts.draws or min(log.num_items, 4_000_000 // batch)
+    draws = made.parts.draws or max(1, min(log.num_items, BLOCK_CELLS // batch))
+    weights += 0 if made.parts.draws else weights // 3  # a sum over all items has a dense gradient
     rows = batch * 3 + draws
     dim = max(t.dim for t in tables)
     return 6 * weights + past + 24 * len(log) + 4 * (5 * batch * draws + 12 * rows * dim)
 
 
-def _say_plan(made: Trained, log: Interactions, max_memory: int | None) -> None:
+def _say_plan(made: Job, log: Interactions, max_memory: int | None) -> None:
     needed = predicted_memory(made, log)
     where = pick_device(made.settings.device)
     say(f"training on {where}, about {needed / 1e9:.2f} GB beside the libraries")

@@ -65,7 +65,7 @@ class Retriever:
     ) -> None:
         self.recipe, self.options = recipe, dict(options)
         self.users, self.items = users, items
-        self.encoder, self.index = encoder, Flat(scorer)
+        self.encoder, self.index = encoder.eval(), Flat(scorer.eval())
         self.seen, self.item_counts = seen, item_counts
         table = None if item_table is None else plain_table(item_table)
         self.item_table = table if table is not None and table.num_columns else None
@@ -115,6 +115,8 @@ class Retriever:
             seen = past.take(part)
             filter = Filter(seen if exclude_seen else None, mask)
             strangers = (rows[part] < 0) & (history is None)
+            if unknown == "popular":
+                strangers |= seen.lengths == 0
             hits = self._answer(rows[part], seen, k, filter, strangers, limit)
             tables.append(self._table("user", names.take(pa.array(part)), hits, columns))
         return Recommendations(pa.concat_tables(tables))
@@ -197,27 +199,11 @@ class Retriever:
         max_memory: int | str = MAX_MEMORY,
     ) -> Result:
         """Metrics on a holdout; see `softdex.evaluate.evaluate` for the arguments."""
-        if not isinstance(holdout, Holdout):
-            raise DataError(
-                f"evaluate: expected a holdout made by a split, got {type(holdout).__name__}. "
-                "Split the log: train, valid, test = sdx.split.per_user(log)."
-            )
-        if (holdout.user_keys, holdout.item_keys) != (self.users, self.items):
-            raise DataError(
-                "evaluate: the holdout is of another log (its users or items differ from the "
-                "model's). Use the split that the model was trained on."
-            )
+        self.check(holdout)
         limit, cutoffs = parse_bytes(max_memory), [_whole("evaluate", c) for c in listed(k)]
         most = max(1000, len(self.items))
         if max(cutoffs, default=1) > most:
             raise SoftdexError(f"evaluate: expected k of at most {most:,}, got {max(cutoffs):,}.")
-        strangers = ~self._trained(holdout.users) & (holdout.targets.lengths > 0)
-        if strangers.any():
-            raise DataError(
-                f"evaluate: {int(strangers.sum()):,} users of the holdout have no event in "
-                f"training, and {self.recipe} knows users by a vector of their own. Train it with "
-                "encoder='history', or split each user's events."
-            )
 
         def search(part: Holdout, most: int, exact: bool) -> np.ndarray:
             effort = np.inf if exact else None
@@ -230,6 +216,26 @@ class Retriever:
             empty=empty, repeats=repeats, ideal=ideal,
             batch=self._batch(limit, max(cutoffs, default=1)),
         )  # fmt: skip
+
+    def check(self, holdout: Holdout) -> None:
+        """Refuse a holdout that this model cannot be asked."""
+        if not isinstance(holdout, Holdout):
+            raise DataError(
+                f"evaluate: expected a holdout made by a split, got {type(holdout).__name__}. "
+                "Split the log: train, valid, test = sdx.split.per_user(log)."
+            )
+        if (holdout.user_keys, holdout.item_keys) != (self.users, self.items):
+            raise DataError(
+                "evaluate: the holdout is of another log (its users or items differ from the "
+                "model's). Use the split that the model was trained on."
+            )
+        strangers = ~self._trained(holdout.users) & (holdout.targets.lengths > 0)
+        if strangers.any():
+            raise DataError(
+                f"evaluate: {int(strangers.sum()):,} users of the holdout have no event in "
+                f"training, and {self.recipe} knows users by a vector of their own. Train it with "
+                "encoder='history', or split each user's events."
+            )
 
     def search(
         self, users: np.ndarray, history: Ragged, k: int, masked: Ragged | None = None
@@ -249,7 +255,10 @@ class Retriever:
         *,
         max_memory: int = MAX_MEMORY,
     ) -> Hits:
-        query = self.encoder(users, history)
+        if self.encoder.reads_history:  # who was not in training has no vector of their own
+            users = np.where(np.append(self.seen.lengths, 0)[users] > 0, users, -1)
+        with torch.inference_mode():
+            query = self.encoder(users, history)
         return self.index.search(query, k, filter=filter, effort=effort, max_memory=max_memory)
 
     def _like(self, items: np.ndarray, k: int, filter: Filter) -> Hits:

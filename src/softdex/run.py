@@ -36,7 +36,7 @@ SECTIONS: dict[str, dict[str, Any] | None] = {
     "data": {n: k for n, k in kinds(read).items() if n != "quiet"} | PREPARE | PATHS,
     "split": None,
     "options": None,
-    "train": {"refit": bool, "max_memory": int | str | None},
+    "train": {"refit": bool, "max_memory": int | str | None, "start": str | None},
     "evaluate": MEASURE,
 }
 Plan = dict[str, Any]
@@ -129,9 +129,7 @@ def _default_split(log: Interactions) -> str:
     return name
 
 
-def fit(
-    plan: Plan, *, force: bool = False, resume: bool = False, start: str | None = None
-) -> tuple[Retriever, Result, Path]:
+def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retriever, Result, Path]:
     """Train the recipe of a plan, measure it on the test part, and write the run folder.
 
     Config, log and checkpoints are in the folder from the start, so a run that is stopped can go
@@ -142,21 +140,25 @@ def fit(
         raise SoftdexError(f"fit: expected a recipe. Known: {', '.join(recipes.names())}.")
     recipes.check_options(name, plan.get("options", {}))
     out = Path(plan.setdefault("out", f"runs/{name}"))
-    if (out / MODEL_FILE).exists() and not force:
-        raise SoftdexError(f"fit: {out} holds a model already. Pass --force to replace it.")
-    if (out / CHECKPOINT).exists() and not force and not resume:
+    stopped = (out / CHECKPOINT).exists()
+    if stopped and not force and not resume:
         raise SoftdexError(
             f"fit: {out} holds a run that was stopped. Pass --resume to go on with it, or --force "
             "to start again."
         )
+    if (out / MODEL_FILE).exists() and not force and not (stopped and resume):
+        raise SoftdexError(f"fit: {out} holds a model already. Pass --force to replace it.")
     if out.exists() and not out.is_dir():
         raise SoftdexError(f"fit: {out} is a file. Expected a folder for the run.")
     _, (train, valid, test) = prepare(plan)
     _check_writable(out)
     began = time.perf_counter()
-    save_text(out / CONFIG, to_toml(plan))
-    earlier = None if start is None else load(start)
-    fitting = {"start": earlier, "folder": out, "resume": resume, **plan.get("train", {})}
+    if not (resume and stopped):
+        (out / CHECKPOINT).unlink(missing_ok=True)
+        save_text(out / CONFIG, to_toml(plan))
+    fitting = {"folder": out, "resume": resume, **plan.get("train", {})}
+    if fitting.get("start") is not None:
+        fitting["start"] = load(fitting["start"])
     try:
         model = recipes.fit(name, train, valid=valid, **fitting, **plan.get("options", {}))
     except KeyboardInterrupt:
@@ -164,10 +166,11 @@ def fit(
             say(f"stopped. Go on with: softdex fit --out {out} --resume")
         raise
     say(f"trained {name} in {time.perf_counter() - began:.1f} s")
+    model.save(out / MODEL_FILE)  # nothing that goes wrong from here on loses the training
     result = model.evaluate(test, **plan.get("evaluate", {}))
     model.info["metrics"]["test"] = dict(result)
-    save_text(out / METRICS, json.dumps(plain(summary(name, result)), indent=2) + "\n")
     model.save(out / MODEL_FILE)
+    save_text(out / METRICS, json.dumps(plain(summary(name, result)), indent=2) + "\n")
     (out / CHECKPOINT).unlink(missing_ok=True)
     return model, result, out
 

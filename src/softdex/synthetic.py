@@ -25,6 +25,7 @@ from softdex.interactions import Interactions
 from softdex.keys import Keys
 from softdex.ragged import Ragged, empty
 
+ATTEMPTS = 20
 CELLS = 4_000_000  # (user, item) probabilities held at a time
 EPOCH = 1_704_067_200  # times start here (2024-01-01) and span a year
 
@@ -232,7 +233,8 @@ class World:
                 part = exclude.take(at)
                 open_[part.row_of, part.ids] = -np.inf
             hits = top_k(torch.from_numpy(open_), min(k, self.num_items))
-            yield at, eta, torch.where(hits.scores > -torch.inf, hits.ids, -1).numpy()
+            ids = torch.where(hits.scores > -torch.inf, hits.ids, -1).numpy()
+            yield at, eta, np.pad(ids, ((0, 0), (0, k - ids.shape[1])), constant_values=-1)
 
     def _expected(self, metric: str, k: int, holdout: Holdout | None, model: Any) -> float:
         choose("world", "metric", metric, list(WORTH))
@@ -284,7 +286,7 @@ class World:
 
         Stopping by anything the draws decide would favour likely items at the end of a history.
         """
-        for attempt in range(20):
+        for attempt in range(ATTEMPTS):
             _, first = np.unique(user * np.int64(self.num_items) + item, return_index=True)
             first = first[np.lexsort((first, user[first]))]
             user, item = user[first], item[first]
@@ -292,7 +294,7 @@ class World:
             rank = np.arange(len(user)) - np.repeat(np.cumsum(count) - count, count)
             user, item = user[rank < lengths[user]], item[rank < lengths[user]]
             short = np.maximum(0, lengths - count)
-            if not short.any():
+            if not short.any() or attempt == ATTEMPTS - 1:
                 break
             more = np.repeat(np.arange(self.num_users), short * 2 ** min(attempt, 6))
             user, item = np.append(user, more), np.append(item, self._draw(more, draw))

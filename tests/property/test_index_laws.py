@@ -58,7 +58,7 @@ def tree(seed: int, order: Tensor) -> tuple[Any, Any]:
 CASES = [
     Case("flat", flat, lambda i, s: Flat(i.scorer, **s)),
     Case("uniform", uniform, lambda i, s: Uniform(i.scorer, **s), shared=True),
-    Case("popularity", popularity, lambda i, s: Popularity(i.scorer, **s, power=0.7), shared=True),
+    Case("popularity", popularity, lambda i, s: Popularity(i.scorer, **s), shared=True),
     Case("toy tree", tree, lambda i, s: ToyTree(i.scorer, s["item_of"], ARITY, beam=3)),
 ]
 
@@ -141,7 +141,7 @@ def test_the_suite_rejects_an_index_that_breaks_the_law(law: str) -> None:
 
     def restore(index: Any, state: dict[str, Tensor]) -> Any:
         forgotten = state if law != "round trip" else {"counts": state["counts"]}
-        return Wrong(Popularity(index.scorer, **forgotten, power=0.7), law)
+        return Wrong(Popularity(index.scorer, **forgotten), law)
 
     with pytest.raises(AssertionError):
         check(Case("wrong", make, restore), law, seed=0)

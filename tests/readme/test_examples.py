@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MAKEFILE = (ROOT / "Makefile").read_text()
+README, RESULTS = (ROOT / "README.md").read_text(), (ROOT / "docs" / "results.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,6 @@ def test_every_link_of_the_page_leads_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_commands_that_readme_names_exist() -> None:
-    for script in re.findall(r"`python (bench/\w+\.py)`", (ROOT / "README.md").read_text()):
+def test_benchmarks_that_readme_and_results_name_exist() -> None:
+    for script in re.findall(r"`(?:python )?(bench/\w+\.py)[ `]", README + RESULTS):
         assert (ROOT / script).exists(), script

@@ -97,6 +97,21 @@ def test_best_lists_the_most_probable_items_that_are_not_excluded(
         assert np.allclose(probabilities[row], eta[ids[row]])
 
 
+def test_lists_longer_than_the_catalogue_are_padded() -> None:
+    w = world(users=50, items=12, events=4)
+    ids, probabilities = w.best(20, np.arange(2))
+    assert ids.shape == (2, 20)
+    assert (ids[:, 12:] == -1).all()
+    assert np.allclose(probabilities.sum(1), 1)
+    assert w.evaluate(sdx.split.leave_last(w.interactions()).test)["recall@20"] == 1
+
+
+def test_hard_worlds_still_give_users_no_item_twice() -> None:
+    log = world(users=40, items=30, events=25, skew=4.0, strength=4.0).interactions()
+    assert log.repeats() == 0
+    assert (np.diff(log.user) >= 0).all()
+
+
 @pytest.mark.parametrize("metric", ["recall", "ndcg", "mrr", "precision", "f", "map", "hit"])
 def test_the_ceiling_is_what_the_best_lists_score_on_average(metric: str) -> None:
     """The expectation is exact: the realised score of the best lists is within 4 errors of it."""

@@ -14,7 +14,7 @@ from softdex.recipes.mf import mf
 from softdex.solve import sgd
 from softdex.solve.checkpoint import FILE, LOG, Keeper
 from softdex.solve.probe import proposal_report
-from softdex.solve.sgd import Outcome, Trained, pick_device, train
+from softdex.solve.sgd import Job, Outcome, pick_device, train
 
 SMALL: dict[str, Any] = {
     "dim": 8, "epochs": 4, "batch_size": 256, "negatives": 20, "lr": 0.02, "patience": 0,
@@ -22,19 +22,19 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def weights(made: Trained) -> dict[str, torch.Tensor]:
+def weights(made: Job) -> dict[str, torch.Tensor]:
     state = {f"e.{n}": t for n, t in made.parts.encoder.state_dict().items()}
     return state | {f"s.{n}": t for n, t in made.parts.scorer.state_dict().items()}
 
 
-def same(a: Trained, b: Trained) -> bool:
+def same(a: Job, b: Job) -> bool:
     left, right = weights(a), weights(b)
     return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
 
 
 def run(
     log: sdx.Interactions, keeper: Keeper | None = None, every: float = 300.0, **options: Any
-) -> tuple[Trained, Outcome]:
+) -> tuple[Job, Outcome]:
     made = mf(log, **(SMALL | options))
     settings = replace(made.settings, checkpoint_seconds=every)
     return made, train(made.parts, log, settings, keeper=keeper)
@@ -51,11 +51,15 @@ def test_the_loss_falls_with_every_objective_and_score(
 
 
 @pytest.mark.parametrize("encoder", ["user", "history", "mix"])
-@pytest.mark.parametrize("index", ["uniform", "popularity"])
+@pytest.mark.parametrize(
+    "options",
+    [{"index": "uniform"}, {"index": "popularity"}, {"objective": "softmax"}],
+    ids=lambda o: next(iter(o.values())),
+)
 def test_the_loss_falls_with_every_encoder_and_proposal(
-    log: sdx.Interactions, encoder: str, index: str
+    log: sdx.Interactions, encoder: str, options: dict[str, Any]
 ) -> None:
-    _, outcome = run(log, encoder=encoder, index=index)
+    _, outcome = run(log, encoder=encoder, **options)
     losses = [record["loss"] for record in outcome.history]
     assert losses[-1] < losses[0]
 
@@ -87,6 +91,13 @@ def test_training_stops_after_so_many_epochs_without_a_better_metric(log: sdx.In
 def test_a_loss_that_is_no_number_is_one_clear_error(log: sdx.Interactions) -> None:
     with pytest.raises(sdx.SoftdexError, match=r"not a number in epoch \d.*Lower lr"):
         run(log, score="dot", lr=1e30)
+
+
+def test_an_event_of_weight_zero_is_not_learned_from(log: sdx.Interactions) -> None:
+    known = log.item < 60
+    weighted = replace(log, weight=known.astype("float32"))
+    rare = run(weighted, score="dot_bias", epochs=6)[0].parts.scorer.bias
+    assert rare.weight[:60].mean() > rare.weight[60:].mean() + 0.05
 
 
 def test_bf16_learns_too(log: sdx.Interactions) -> None:

@@ -57,11 +57,6 @@ class Table(nn.Module):
         return [(ids, rows.grad) for ids, rows in seen if rows.grad is not None]
 
 
-def normal(rows: int, dim: int, generator: torch.Generator, scale: float = 0.1) -> Table:
-    """A table of normal vectors of about this length."""
-    return Table(torch.randn(rows, dim, generator=generator) * (scale / dim**0.5))
-
-
 @final
 class Users(nn.Module):
     """A user is a row of a table: whoever was not in training has none."""

@@ -52,6 +52,7 @@ class Index(Protocol):
     """
 
     num_items: int
+    scorer: Any
 
     def score(self, query: Any, ids: Tensor) -> Tensor:
         """The model's score of these items, (B, N); ids are (N,) for all queries or (B, N)."""

@@ -97,7 +97,7 @@ class Flat:
         mass = torch.stack([s.double().logsumexp(1) for _, s in self._blocks(query)], 1)
         scores = self.scorer(query, ids)
         if self.alive is not None:
-            scores = scores.masked_fill(~self.alive[ids], -torch.inf)
+            scores = scores.masked_fill(~self.alive.to(ids.device)[ids], -torch.inf)
         return (scores - mass.logsumexp(1, keepdim=True)).to(scores.dtype)
 
     def refit(self, *, generator: torch.Generator | None = None) -> Self:
@@ -134,7 +134,8 @@ class Flat:
             stop = min(start + width, self.num_items)
             scores = self.scorer(query, slice(start, stop))
             if self.alive is not None:
-                scores = scores.masked_fill(~self.alive[start:stop], -torch.inf)
+                dead = ~self.alive[start:stop].to(scores.device)
+                scores = scores.masked_fill(dead, -torch.inf)
             yield start, scores
 
 

@@ -27,8 +27,8 @@ class Popularity:
         counts: Tensor,
         alive: Tensor | None = None,
         *,
-        power: float = 1.0,
-        smooth: float = 1.0,
+        power: float | Tensor = 1.0,
+        smooth: float | Tensor = 1.0,
     ) -> None:
         if len(counts) != scorer.num_items or (counts < 0).any() or smooth <= 0:
             raise ShapeError(
@@ -36,10 +36,10 @@ class Popularity:
                 f"{len(counts)} counts and smooth={smooth}."
             )
         self.scorer, self.num_items = scorer, scorer.num_items
-        self.counts, self.power, self.smooth = counts, power, smooth
+        self.counts, self.power, self.smooth = counts, float(power), float(smooth)
         self.alive = torch.ones(len(counts), dtype=torch.bool) if alive is None else alive
         self.alive = self.alive.to(counts.device)
-        weight = torch.where(self.alive, (counts.double() + smooth) ** power, 0.0)
+        weight = torch.where(self.alive, (counts.double() + self.smooth) ** self.power, 0.0)
         self._cdf = weight.cumsum(0)
         self._logq = (weight.log() - self._cdf[-1].log()).float()
         self._last = self.alive.nonzero()[-1, 0]
@@ -93,8 +93,10 @@ class Popularity:
         return self._with(self.alive.to(device), self.counts.to(device))
 
     def state(self) -> dict[str, Tensor]:
-        """Counts and which items live."""
-        return {"counts": self.counts, "alive": self.alive}
+        """Counts, which items live, power and smoothing."""
+        law = {"power": self.power, "smooth": self.smooth}
+        exact = {name: torch.tensor(value, dtype=torch.float64) for name, value in law.items()}
+        return {"counts": self.counts, "alive": self.alive, **exact}
 
     def _with(self, alive: Tensor, counts: Tensor) -> Self:
         return type(self)(self.scorer, counts, alive, power=self.power, smooth=self.smooth)

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from softdex.errors import choose
 
+FLOOR = -1e30  # what a masked draw scores: its exponential is 0, and its gradient no NaN
+
 
 def sampled_softmax(
     pos: Tensor,
@@ -45,9 +47,8 @@ def sampled_softmax(
     """
     choose("sampled_softmax", "correction", correct, ("draws", "all"))
     if correct == "all":
-        own = pos - pos_logq
-        return torch.cat([own[:, None], neg - logq], 1).logsumexp(1) - own
-    kept = (~hit).sum(1).to(pos.dtype)
+        return torch.logaddexp(pos - pos_logq, (neg - logq).logsumexp(1)) - (pos - pos_logq)
+    kept = hit.shape[1] - hit.sum(1)
     rest = torch.log1p(-pos_logq.exp()) - kept.clamp(min=1).log()
-    others = (neg - logq + rest[:, None]).masked_fill(hit, -torch.inf)
-    return torch.cat([pos[:, None], others], 1).logsumexp(1) - pos
+    others = (neg - logq).masked_fill_(hit, FLOOR).logsumexp(1) + rest
+    return torch.where(kept > 0, torch.logaddexp(pos, others) - pos, 0.0)

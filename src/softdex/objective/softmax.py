@@ -47,9 +47,11 @@ def blocked_softmax(
 
     Relations: equals `full_softmax`, value and gradient.
     """
-    mass: Tensor = _LogSumExp.apply(query, items, bias)  # type: ignore[no-untyped-call]
-    own = (query * items[target]).sum(1)
-    return mass - (own if bias is None else own + bias[target])
+    with torch.autocast(query.device.type, enabled=False):  # 10^6 terms need more than bf16
+        query = query.to(items.dtype)
+        mass: Tensor = _LogSumExp.apply(query, items, bias)  # type: ignore[no-untyped-call]
+        own = (query * items[target]).sum(1)
+        return mass - (own if bias is None else own + bias[target])
 
 
 class _LogSumExp(torch.autograd.Function):
@@ -85,6 +87,6 @@ def _scores(query: Tensor, items: Tensor, bias: Tensor | None, s: slice) -> Tens
 
 def _slices(items: Tensor, batch: int) -> list[slice]:
     """Blocks of items; on a CPU small enough to stay in its caches."""
-    cells = BLOCK_CELLS if items.is_cuda else min(BLOCK_CELLS, CACHED_CELLS)
+    cells = BLOCK_CELLS if items.is_cuda else CACHED_CELLS
     width = max(1, cells // max(1, batch))
     return [slice(start, start + width) for start in range(0, len(items), width)]

@@ -16,7 +16,7 @@ from softdex.interactions import Interactions
 from softdex.learn import extend, learn
 from softdex.options import check, kinds
 from softdex.retrieve import Retriever, from_training
-from softdex.solve.sgd import Trained
+from softdex.solve.sgd import Job
 from softdex.tables import parse_bytes
 
 
@@ -60,7 +60,8 @@ def options(name: str) -> dict[str, Any]:
 def check_options(name: str, given: Mapping[str, Any]) -> None:
     """Refuse options that a recipe does not have, or that are not of its kind."""
     annotated = kinds(recipe(name))
-    check(name, {option: annotated[option] for option in options(name)}, given)
+    fixed = {"objective"} & set(_table()[name][1])  # a variant is its objective
+    check(name, {o: annotated[o] for o in options(name) if o not in fixed}, given)
 
 
 def fit(
@@ -96,33 +97,42 @@ def fit(
         )
     if not len(train):
         raise DataError("fit: the training log is empty.")
-    if refit and valid is None:
-        raise SoftdexError("fit: refit=True needs valid= to find the number of epochs.")
-    chosen = options(name) | given
-    made = recipe(name)(train, **chosen)
     if valid is not None and not len(valid.targets.ids):
         valid = None
-    if not isinstance(made, Trained):
+    if refit and valid is None:
+        raise SoftdexError("fit: refit=True needs valid= to find the number of epochs.")
+    if resume and folder is None:
+        raise SoftdexError("fit: resume=True needs folder=, where the checkpoint is.")
+    chosen = options(name) | given
+    limit = None if max_memory is None else parse_bytes(max_memory)
+    made = recipe(name)(train, **chosen)
+    if not isinstance(made, Job):
         if start is not None or refit:
             raise SoftdexError(f"fit: {name} counts, it does not learn: no start= and no refit=.")
         model = from_training(name, chosen, train, *made)
     else:
         place = None if folder is None else Path(folder)
-        limit = None if max_memory is None else parse_bytes(max_memory)
         keep = {"start": start, "resume": resume, "max_memory": limit}
         model = learn(name, chosen, made, train, valid=valid, folder=place, **keep)  # type: ignore[arg-type]
     if valid is not None:
         model.info["metrics"]["valid"] = dict(model.evaluate(valid))
-    return _refitted(name, chosen, train, valid, model) if refit and valid is not None else model
+    if not refit or valid is None:
+        return model
+    return _refitted(name, chosen, train, valid, model, start=start, max_memory=limit)
 
 
 def _refitted(
-    name: str, chosen: Mapping[str, Any], train: Interactions, valid: Holdout, model: Retriever
+    name: str,
+    chosen: Mapping[str, Any],
+    train: Interactions,
+    valid: Holdout,
+    model: Retriever,
+    **kept: Any,
 ) -> Retriever:
     """The same recipe on train and validation, for as many epochs as were best."""
     again = dict(chosen) | {"epochs": model.info["training"]["best_epoch"], "patience": 0}
     whole = extend(train, valid)
-    new = learn(name, again, recipe(name)(whole, **again), whole)
+    new = learn(name, again, recipe(name)(whole, **again), whole, **kept)
     new.info["metrics"] = model.info["metrics"]
     new.info["refitted"] = True
     return new

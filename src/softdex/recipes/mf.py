@@ -22,7 +22,7 @@ from softdex.objective.pairwise import bpr
 from softdex.objective.sampled import sampled_softmax
 from softdex.objective.softmax import blocked_softmax
 from softdex.score import Cosine, Dot
-from softdex.solve.sgd import Composition, Settings, Trained
+from softdex.solve.sgd import Composition, Job, Settings
 
 OBJECTIVES = ("softmax", "ssm", "bpr", "bce")
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -49,14 +49,14 @@ def mf(
     power: float = 0.5,
     correct: str = "draws",
     epochs: int = 200,
-    batch_size: int = 8192,
+    batch_size: int | None = None,
     lr: float = 0.01,
     decay: float = 0.0,
     patience: int = 5,
     seed: int = 0,
     device: str = "auto",
     precision: str = "float32",
-) -> Trained:
+) -> Job:
     """Learn a vector for each user and item by a softmax, or by what stands in for it.
 
     Args:
@@ -75,7 +75,7 @@ def mf(
         power: of the counts, for `popularity`.
         correct: how `ssm` corrects for the proposal: `draws` or `all`.
         epochs: at most so many passes over the log.
-        batch_size: events a step; small logs take fewer, so that an epoch has 64 steps.
+        batch_size: events a step; None: 8192, or fewer on a small log (64 steps an epoch).
         lr: learning rate.
         decay: touched rows shrink by lr * decay.
         patience: epochs without a better validation metric before stopping; 0 never stops.
@@ -88,10 +88,23 @@ def mf(
     choose("mf", "score", score, ("cosine", "dot", "dot_bias"))
     choose("mf", "index", index, ("uniform", "popularity"))
     choose("mf", "precision", precision, ("float32", "bf16"))
-    counts = {"dim": dim, "negatives": negatives, "epochs": epochs, "batch_size": batch_size}
-    for name, value in (counts | {"lr": lr, "temperature": temperature}).items():
+    choose("mf", "correction", correct, ("draws", "all"))
+    batch_size = min(8192, max(128, len(train) // 64)) if batch_size is None else batch_size
+    positive: dict[str, float] = {
+        "dim": dim,
+        "negatives": negatives,
+        "epochs": epochs,
+        "batch_size": batch_size,
+    }
+    positive |= {"lr": lr, "temperature": temperature, "max_history": max_history}
+    for name, value in positive.items():
         if value <= 0:
             raise SoftdexError(f"mf: expected {name} > 0, got {value}.")
+    if min(seed, decay, patience) < 0 or not 0 <= share <= 1:
+        raise SoftdexError(
+            "mf: expected seed, decay and patience of at least 0 and share from 0 to 1, got "
+            f"{seed=}, {decay=}, {patience=}, {share=}."
+        )
     generator = torch.Generator().manual_seed(seed)
     scale = 0.3 if score == "cosine" else 0.1
     users, items = (
@@ -102,10 +115,9 @@ def mf(
     made = _encoder(encoder, train, users, scorer, share, max_history)
     proposal = _proposal(index, scorer, train, power)
     loss = _loss(objective, scorer, proposal, negatives, correct)
-    batch_size = min(batch_size, max(128, len(train) // 64))
     settings = Settings(epochs, batch_size, lr, decay, patience, seed, device, precision)
     draws = 0 if objective == "softmax" else negatives
-    return Trained(Composition(made, scorer, proposal, loss, draws), settings)
+    return Job(Composition(made, scorer, proposal, loss, draws), settings)
 
 
 def _scorer(score: str, items: Tensor, temperature: float, prior: np.ndarray) -> Dot | Cosine:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from softdex.artifact import write_atomically
 from softdex.errors import ArtifactError, SoftdexError
+from softdex.tables import say
 
 FILE, LOG = "checkpoint.safetensors", "log.jsonl"
 
@@ -45,9 +46,7 @@ class Keeper:
         for name, tensor in (best or {}).items():
             tensors[f"best.{name}"] = tensor.detach().cpu().contiguous()
         about = {"progress": progress, "identity": self.identity}
-        blob = safetensors.torch.save(
-            {n: t.clone() for n, t in tensors.items()}, metadata={"softdex": json.dumps(about)}
-        )
+        blob = safetensors.torch.save(tensors, metadata={"softdex": json.dumps(about)})
         write_atomically(self.folder / FILE, lambda file: file.write(blob))
         lines = "".join(json.dumps(record) + "\n" for record in progress["history"])
         write_atomically(self.folder / LOG, lambda file: file.write(lines.encode()))
@@ -55,7 +54,10 @@ class Keeper:
     def load(self) -> Found | None:
         """The last checkpoint, or None where the run starts afresh."""
         path = self.folder / FILE
-        if not self.resume or not path.exists():
+        if not self.resume:
+            return None
+        if not path.exists():
+            say(f"resume: no checkpoint in {self.folder}, starting afresh")
             return None
         try:
             with safetensors.safe_open(path, framework="pt") as file:
@@ -95,7 +97,3 @@ class Keeper:
             yield lambda: asked
         finally:
             signal.signal(signal.SIGINT, before)
-
-    def finish(self) -> None:
-        """The run is over and its model saved: the checkpoint is no longer needed."""
-        (self.folder / FILE).unlink(missing_ok=True)

@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol, final
+from typing import final
 
 import torch
 from torch import Tensor
 
 from softdex.encode.table import Table
-
-
-class RowOptimizer(Protocol):
-    """Updates one table from the gradients of its looked-up rows."""
-
-    def step(self) -> None:
-        """Apply and forget the gradients since the last step."""
-        ...
-
-    def state(self) -> dict[str, Tensor]:
-        """Everything needed to go on; `load` takes it back."""
-        ...
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from a saved state."""
-        ...
 
 
 @final
@@ -119,7 +103,7 @@ def summed(table: Table) -> tuple[Tensor | None, Tensor]:
     if dense:
         total = torch.stack(dense).sum(0) if len(dense) > 1 else dense[0].clone()
         for ids, grad in sparse:
-            total.index_add_(0, ids.reshape(-1), grad.reshape(-1, dim))
+            total.index_add_(0, ids.reshape(-1).clamp(min=0), grad.reshape(-1, dim))
         return None, total
     if not sparse:
         return torch.empty(0, dtype=torch.int64, device=device), torch.empty(0, dim, device=device)

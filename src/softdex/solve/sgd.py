@@ -65,7 +65,7 @@ class Settings:
     checkpoint_seconds: float = 300.0
 
 
-class Trained(NamedTuple):
+class Job(NamedTuple):
     """What a recipe that learns returns: the composition, and how to train it."""
 
     parts: Composition
@@ -116,14 +116,19 @@ class Trainer:
 
     def state(self) -> dict[str, Tensor]:
         """Weights, moments, generator and the loss summed so far."""
-        state = {f"model.{n}": t for n, t in self.modules.state_dict().items()}
+        state: dict[str, Tensor] = {}
+        seen: set[int] = set()
+        for name, tensor in self.modules.state_dict().items():
+            if tensor.data_ptr() not in seen:  # a table that two parts share is kept once
+                state[f"model.{name}"] = tensor
+            seen.add(tensor.data_ptr())
         for i, optimizer in enumerate(self.optimizers):
             state |= {f"optimizer.{i}.{n}": t for n, t in optimizer.state().items()}
         return state | {"generator": self.generator.get_state(), "total": self.total}
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Go back to a saved state."""
-        self.modules.load_state_dict(_under("model.", state))
+        self.modules.load_state_dict(_under("model.", state), strict=False)
         for i, optimizer in enumerate(self.optimizers):
             head = f"optimizer.{i}."
             optimizer.load(
@@ -132,12 +137,13 @@ class Trainer:
         self.generator.set_state(state["generator"].cpu())
         self.total = state["total"].to(self.device, torch.float64, copy=True)
 
-    def step(self, users: Tensor, items: Tensor) -> None:
-        """One batch."""
+    def step(self, users: Tensor, items: Tensor, weight: Tensor | None = None) -> None:
+        """One batch; events count by their weight."""
         bf16 = self.settings.precision == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
             query = self.parts.encoder(users, leave_out=items)
-            loss = self.parts.loss(self.index, query, items, self.generator).float().mean()
+            losses = self.parts.loss(self.index, query, items, self.generator).float()
+            loss = losses.mean() if weight is None else (losses * weight).sum() / weight.sum()
         loss.backward()  # type: ignore[no-untyped-call]
         for optimizer in self.optimizers:
             optimizer.step()
@@ -175,20 +181,22 @@ def train(
         trainer.load(found.state)
         best = found.best
         say(f"resuming at epoch {progress.epoch + 1}, step {progress.step}")
-    user = torch.from_numpy(log.user.copy()).to(device)
-    item = torch.from_numpy(log.item.copy()).to(device)
+    columns = (log.user, log.item) if log.weight is None else (log.user, log.item, log.weight)
+    events = [torch.from_numpy(column.copy()).to(device) for column in columns]
     began = time.perf_counter()
     listening = keeper.interruptible() if keeper is not None else nullcontext(lambda: False)
     with ticker(settings.epochs, "training", progress.epoch) as tick, listening as asked_to_stop:
         while progress.epoch < settings.epochs and not _is_over(progress, settings):
-            _run_epoch(trainer, progress, best, user, item, keeper, asked_to_stop)
+            _run_epoch(trainer, progress, best, events, keeper, asked_to_stop)
             record = _close_epoch(trainer, progress, len(log), measure, probe)
             record["seconds"] = round(time.perf_counter() - began, 3)
-            if progress.best_epoch == progress.epoch - 1:
+            if measure is not None and progress.best_epoch == progress.epoch - 1:
                 best = {n: t.detach().clone() for n, t in trainer.state().items()}
             if keeper is not None:
                 keeper.save(vars(progress), trainer.state(), best)
             tick(record)
+            if asked_to_stop():
+                raise KeyboardInterrupt
     if best is not None:
         trainer.load(best)
     trainer.modules.eval()
@@ -204,8 +212,7 @@ def _run_epoch(
     trainer: Trainer,
     progress: Progress,
     best: dict[str, Tensor] | None,
-    user: Tensor,
-    item: Tensor,
+    events: list[Tensor],
     keeper: Keeper | None,
     asked_to_stop: Callable[[], bool],
 ) -> None:
@@ -213,8 +220,9 @@ def _run_epoch(
     trainer.modules.train()
     settings = trainer.settings
     saved = time.monotonic()
-    for batch in _batches(len(user), progress, settings, trainer.device):
-        trainer.step(user[batch].long(), item[batch].long())
+    for batch in _batches(len(events[0]), progress, settings, trainer.device):
+        user, item, *weight = (column[batch] for column in events)
+        trainer.step(user.long(), item.long(), *weight)
         progress.step += 1
         stop = asked_to_stop()
         if keeper is not None and (stop or time.monotonic() - saved > settings.checkpoint_seconds):

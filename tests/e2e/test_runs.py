@@ -1,0 +1,99 @@
+"""Real processes: a run that is killed or interrupted goes on to the very same model."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from softdex.demo import write_world
+from softdex.solve.checkpoint import FILE, LOG
+
+OPTIONS = ["--recipe", "ssm"]
+for pair in ("dim=8", "negatives=20", "epochs=25", "patience=0", "device=cpu"):
+    OPTIONS += ["-o", pair]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("runs")
+    write_world(place, users=300, items=100, seed=0)
+    run(place, "fit", "clicks.parquet", "--out", "whole", *OPTIONS)
+    return place
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "SOFTDEX_QUIET"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "softdex", *words],
+        cwd=folder, env=environment | {"OMP_NUM_THREADS": "1"}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def run(folder: Path, *words: str) -> tuple[int, str, str]:
+    process = start(folder, *words)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def wait_for_an_epoch(folder: Path, process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 60
+    while not (folder / FILE).exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def test_a_killed_run_resumes_to_the_same_bytes(folder: Path) -> None:
+    process = start(folder, "fit", "clicks.parquet", "--out", "killed", *OPTIONS)
+    wait_for_an_epoch(folder / "killed", process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (folder / "killed" / "model.sdx").exists()
+    code, _, err = run(folder, "fit", "clicks.parquet", "--out", "killed", *OPTIONS)
+    assert code == 2
+    assert "--resume" in err
+    code, _, err = run(folder, "fit", "--out", "killed", "--resume", "-o", "lr=0.5")
+    assert code == 2
+    assert "another run" in err
+    code, _, err = run(folder, "fit", "--out", "killed", "--resume")
+    assert code == 0, err
+    assert "resuming at epoch" in err
+    models = [(folder / name / "model.sdx").read_bytes() for name in ("whole", "killed")]
+    assert models[0] == models[1]
+    assert not (folder / "killed" / FILE).exists()
+    assert len((folder / "killed" / LOG).read_text().splitlines()) == 25
+
+
+def test_an_interrupted_run_says_how_to_go_on_and_does(folder: Path) -> None:
+    process = start(folder, "fit", "clicks.parquet", "--out", "stopped", *OPTIONS)
+    wait_for_an_epoch(folder / "stopped", process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "softdex fit --out stopped --resume" in err
+    assert "Traceback" not in err
+    code, _, err = run(folder, "fit", "--out", "stopped", "--resume")
+    assert code == 0, err
+    models = [(folder / name / "model.sdx").read_bytes() for name in ("whole", "stopped")]
+    assert models[0] == models[1]
+
+
+def test_a_run_folder_holds_config_log_metrics_and_model(folder: Path) -> None:
+    names = {p.name for p in (folder / "whole").iterdir()}
+    assert names == {"config.toml", "log.jsonl", "metrics.json", "model.sdx"}
+
+
+def test_resume_without_a_folder_or_a_run_is_one_clear_error(folder: Path) -> None:
+    for words, expected in (
+        (["fit", "--resume"], "--resume needs --out"),
+        (["fit", "--resume", "--out", "nowhere"], "cannot read nowhere/config.toml"),
+    ):
+        code, _, err = run(folder, *words)
+        assert code == 2
+        assert expected in err
+        assert "Traceback" not in err
