@@ -9,6 +9,7 @@ from softdex.read import read
 from softdex.recipes import fit
 from softdex.recommendations import Recommendations
 from softdex.retrieve import Retriever, load
+from softdex.threads import set_threads
 
 __version__ = "0.1.0"
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "load",
     "read",
     "recipes",
+    "set_threads",
     "split",
     "synthetic",
 ]

@@ -46,6 +46,7 @@ from softdex.evaluate import Result
 from softdex.holdout import Split
 from softdex.retrieve import Retriever, load, versions
 from softdex.tables import Rows, grid, say
+from softdex.threads import set_threads
 
 COLUMNS = ("user", "item", "time", "rating", "weight")
 app = typer.Typer(
@@ -61,11 +62,16 @@ app = typer.Typer(
 def start(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but results.")] = False,
+    threads: Annotated[
+        int | None, typer.Option("--threads", help="Threads of everything that computes.")
+    ] = None,
 ) -> None:
     """Recommender retrieval: read a log, train, measure honestly, recommend."""
     if version:
         typer.echo(__version__)
         raise typer.Exit
+    if threads is not None:
+        set_threads(threads)
     if quiet:
         os.environ["SOFTDEX_QUIET"] = "1"
 
@@ -270,7 +276,7 @@ def compare(
     for name in chosen:
         choose("compare", "recipe", name, recipes.names())
     log, parts = run.prepare(plan)
-    results, seconds = _fit_all(chosen, parts, plan.get("evaluate", {}))
+    results, seconds, training = _fit_all(chosen, parts, plan.get("evaluate", {}))
     rows = _leaderboard(results, seconds)
     if report_path:
         extra = {name: {"fit seconds": f"{s:.1f}"} for name, s in seconds.items()}
@@ -279,9 +285,8 @@ def compare(
             ("Protocol card", parts.card.json()),
             ("Versions", versions()),
         ]
-        page = report.build(
-            "Recipes compared", f"{plan['data']['source']}", results, extra=extra, facts=facts
-        )
+        title, lead = "Recipes compared", str(plan["data"]["source"])
+        page = report.build(title, lead, results, extra=extra, training=training, facts=facts)
         run.save_text(report_path, page)
     if as_json:
         _print_json({name: run.summary(name, r) for name, r in results.items()})
@@ -435,15 +440,17 @@ def _cutoffs(text: str | None) -> list[int] | None:
 
 def _fit_all(
     names: list[str], parts: Split, rules: dict[str, Any]
-) -> tuple[dict[str, Result], dict[str, float]]:
-    results, seconds = {}, {}
+) -> tuple[dict[str, Result], dict[str, float], dict[str, Any]]:
+    results, seconds, training = {}, {}, {}
     for name in names:
         began = time.perf_counter()
         model: Retriever = recipes.fit(name, parts.train, valid=parts.valid)
         seconds[name] = time.perf_counter() - began
         say(f"trained {name} in {seconds[name]:.1f} s")
         results[name] = model.evaluate(parts.test, **rules)
-    return results, seconds
+        if "training" in model.info:
+            training[name] = model.info["training"]["history"]
+    return results, seconds, training
 
 
 def _leaderboard(results: dict[str, Result], seconds: dict[str, float]) -> Rows:

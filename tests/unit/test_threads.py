@@ -1,0 +1,27 @@
+"""One setting for every thread pool."""
+
+from __future__ import annotations
+
+import numba
+import pyarrow as pa
+import pytest
+import torch
+
+import softdex as sdx
+
+
+def test_one_setting_governs_every_pool() -> None:
+    before = torch.get_num_threads(), numba.get_num_threads(), pa.cpu_count()
+    try:
+        sdx.set_threads(1)
+        assert (torch.get_num_threads(), numba.get_num_threads(), pa.cpu_count()) == (1, 1, 1)
+    finally:
+        torch.set_num_threads(before[0])
+        numba.set_num_threads(before[1])
+        pa.set_cpu_count(before[2])
+
+
+@pytest.mark.parametrize("n", [0, -1, True, 1.5])
+def test_senseless_numbers_of_threads_are_refused(n: object) -> None:
+    with pytest.raises(sdx.SoftdexError, match="at least 1"):
+        sdx.set_threads(n)  # type: ignore[arg-type]
