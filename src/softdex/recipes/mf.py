@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,15 @@ from softdex.objective.softmax import blocked_softmax
 from softdex.score import Cosine, Dot
 from softdex.solve.sgd import Composition, Job, Settings
 
-OBJECTIVES = ("softmax", "ssm", "bpr", "bce")
+WORDS = {
+    "objective": ("softmax", "ssm", "bpr", "bce"),
+    "encoder": ("user", "history", "mix"),
+    "score": ("cosine", "dot", "dot_bias"),
+    "index": ("uniform", "popularity"),
+    "correct": ("draws", "all"),
+    "precision": ("float32", "bf16"),
+}
+POSITIVE = ("dim", "negatives", "epochs", "batch_size", "lr", "temperature", "max_history")
 VARIANTS: dict[str, dict[str, Any]] = {
     "softmax": {"objective": "softmax", "lr": 0.005, "batch_size": 4096},
     "ssm": {"objective": "ssm"},
@@ -83,28 +91,8 @@ def mf(
         device: `auto`, `cpu`, `cuda`.
         precision: `float32` or `bf16`.
     """
-    choose("mf", "objective", objective, OBJECTIVES)
-    choose("mf", "encoder", encoder, ("user", "history", "mix"))
-    choose("mf", "score", score, ("cosine", "dot", "dot_bias"))
-    choose("mf", "index", index, ("uniform", "popularity"))
-    choose("mf", "precision", precision, ("float32", "bf16"))
-    choose("mf", "correction", correct, ("draws", "all"))
     batch_size = min(8192, max(128, len(train) // 64)) if batch_size is None else batch_size
-    positive: dict[str, float] = {
-        "dim": dim,
-        "negatives": negatives,
-        "epochs": epochs,
-        "batch_size": batch_size,
-    }
-    positive |= {"lr": lr, "temperature": temperature, "max_history": max_history}
-    for name, value in positive.items():
-        if value <= 0:
-            raise SoftdexError(f"mf: expected {name} > 0, got {value}.")
-    if min(seed, decay, patience) < 0 or not 0 <= share <= 1:
-        raise SoftdexError(
-            "mf: expected seed, decay and patience of at least 0 and share from 0 to 1, got "
-            f"{seed=}, {decay=}, {patience=}, {share=}."
-        )
+    _check(locals())
     generator = torch.Generator().manual_seed(seed)
     scale = 0.3 if score == "cosine" else 0.1
     users, items = (
@@ -118,6 +106,19 @@ def mf(
     settings = Settings(epochs, batch_size, lr, decay, patience, seed, device, precision)
     draws = 0 if objective == "softmax" else negatives
     return Job(Composition(made, scorer, proposal, loss, draws), settings)
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    """Refuse what makes no sense, before any work is done."""
+    for name, known in WORDS.items():
+        choose("mf", name, given[name], known)
+    for name in POSITIVE:
+        if given[name] <= 0:
+            raise SoftdexError(f"mf: expected {name} > 0, got {given[name]}.")
+    for name in ("seed", "decay", "patience", "share"):
+        if given[name] < 0 or (name == "share" and given[name] > 1):
+            least = "from 0 to 1" if name == "share" else "of at least 0"
+            raise SoftdexError(f"mf: expected {name} {least}, got {given[name]}.")
 
 
 def _scorer(score: str, items: Tensor, temperature: float, prior: np.ndarray) -> Dot | Cosine:
