@@ -1,5 +1,7 @@
 """softdex: recommender retrieval with an index that is a softmax."""
 
+from softdex import waiting as waiting  # isort: split
+
 from softdex import recipes, split, synthetic
 from softdex.errors import ArtifactError, DataError, ShapeError, SoftdexError
 from softdex.evaluate import Result

@@ -16,8 +16,8 @@ import softdex as sdx
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "softdex"
 ORDER = [
-    "errors", "threads", "options", "tables", "keys", "ragged", "interactions", "delimited",
-    "sources", "read", "holdout", "split", "encode", "score", "index", "objective", "artifact",
+    "waiting", "errors", "threads", "options", "tables", "keys", "ragged", "interactions",
+    "delimited", "sources", "read", "holdout", "split", "encode", "score", "index", "objective", "artifact",
     "solve", "evaluate", "synthetic", "catalogue", "parts", "recommendations", "retrieve", "learn",
     "recipes", "report", "run", "demo", "doctor", "cli_options", "cli", "__main__",
 ]  # fmt: skip

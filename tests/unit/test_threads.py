@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numba
 import pyarrow as pa
 import pytest
@@ -19,6 +23,20 @@ def test_one_setting_governs_every_pool() -> None:
         torch.set_num_threads(before[0])
         numba.set_num_threads(before[1])
         pa.set_cpu_count(before[2])
+
+
+def test_idle_threads_sleep_unless_the_user_says_otherwise() -> None:
+    code = "import os, softdex; print(os.environ['OMP_WAIT_POLICY'])"
+    plain = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+    for environment, expected in ((plain, "PASSIVE"), (plain | {"OMP_WAIT_POLICY": "x"}, "x")):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == expected
 
 
 @pytest.mark.parametrize("n", [0, -1, True, 1.5])
