@@ -312,7 +312,7 @@ def list_recipes(
         typer.echo(f"{name}\n\n{inspect.getdoc(recipes.recipe(name))}\n")
         typer.echo("\n".join(f"  -o {o}={json.dumps(v)}" for o, v in recipes.options(name).items()))
     else:
-        about = {n: (inspect.getdoc(recipes.recipe(n)) or "").splitlines()[0] for n in chosen}
+        about = {n: recipes.about(n) for n in chosen}
         options = {n: ", ".join(f"{o}={v}" for o, v in recipes.options(n).items()) for n in chosen}
         rows = [[n, about[n], options[n]] for n in chosen]
         Console(highlight=False).print(
@@ -466,15 +466,20 @@ def _leaderboard(results: dict[str, Result], seconds: dict[str, float]) -> Rows:
 
 
 def _say_differences(results: dict[str, Result]) -> None:
-    metric = f"ndcg@{next(iter(results.values())).cutoffs[-1]}"
+    metric = f"ndcg@{next(iter(results.values())).middle}"
     best = max(results, key=lambda name: results[name][metric])
     for name, result in results.items():
         if name != best:
             gap = next(r for r in results[best].compare(result) if r["metric"] == metric)
             typer.echo(
                 f"{best} is above {name} by {gap['difference']:.4f} {metric} "
-                f"(95 % {gap['low']:.4f} .. {gap['high']:.4f}, p {gap['p']:.3f})"
+                f"(95 % {gap['low']:.4f} .. {gap['high']:.4f}, p {_p_value(gap['p'])})"
             )
+
+
+def _p_value(p: float) -> str:
+    """A bootstrap of 1000 samples cannot show less than 2 in 1000."""
+    return "at most 0.002" if p <= 0.002 else f"{p:.3f}"
 
 
 def _finish_file(out: Path, count: int, as_json: bool) -> None:

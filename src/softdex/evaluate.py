@@ -60,6 +60,11 @@ class Result(Mapping[str, float]):
     def __len__(self) -> int:
         return len(self.means)
 
+    @property
+    def middle(self) -> int:
+        """The cut-off that summaries speak of: 20, or the middle one."""
+        return 20 if 20 in self.cutoffs else self.cutoffs[len(self.cutoffs) // 2]
+
     def standard_error(self, name: str) -> float:
         """Standard error of a mean over users; NaN for figures that are not means."""
         values = self.per_user.get(name)

@@ -56,7 +56,7 @@ def build(
     lines = dict(results) | ({CEILING: ceiling} if ceiling is not None else {})
     palette = dict(zip(results, itertools.cycle(COLOURS), strict=False)) | {CEILING: GREY}
     cutoffs = next(iter(results.values())).cutoffs
-    middle = 20 if 20 in cutoffs else cutoffs[len(cutoffs) // 2]
+    middle = next(iter(results.values())).middle
     parts = [f"<h1>{escape(title)}</h1><p class='lead'>{escape(lead)}</p>"]
     parts.append(_main_table(lines, middle, extra or {}))
     charts = [_chart(metric, lines, cutoffs, palette) for metric in ("recall", "ndcg")]
@@ -72,7 +72,11 @@ def build(
             parts.append(_table(f"{name}. {rows.title}", rows))
     parts.append("<h2>How it was made</h2>")
     for name, values in facts:
-        parts.append(_table(name, [{"": k, " ": _plain(v)} for k, v in values.items()]))
+        parts.append(
+            _table(
+                name, [{"": k, " ": _plain(v)} for k, v in values.items() if v not in ([], None)]
+            )
+        )
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"

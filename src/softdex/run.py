@@ -91,6 +91,8 @@ def prepare(plan: Plan) -> tuple[Interactions, Split]:
         say(f"{k_core}-core -> {log!r}")
     if not len(log):
         raise DataError("no row is left after min_rating and k_core. Lower them.")
+    if log.rating is not None and min_rating is None:
+        say("note: ratings are not used, every row counts; --min-rating keeps the high ones")
     for warning in log.lint():
         say(f"note: {warning}")
     if name is None:
@@ -161,8 +163,10 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
         fitting["start"] = load(fitting["start"])
     try:
         model = recipes.fit(name, train, valid=valid, **fitting, **plan.get("options", {}))
-    except KeyboardInterrupt:
-        if (out / CHECKPOINT).exists():
+    except BaseException as error:
+        if not (out / CHECKPOINT).exists():
+            (out / CONFIG).unlink(missing_ok=True)  # nothing was done that could be gone on with
+        elif isinstance(error, KeyboardInterrupt):
             say(f"stopped. Go on with: softdex fit --out {out} --resume")
         raise
     say(f"trained {name} in {time.perf_counter() - began:.1f} s")

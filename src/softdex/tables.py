@@ -114,11 +114,25 @@ def parse_bytes(size: int | str) -> int:
     return size
 
 
+def _sentence(record: dict[str, Any]) -> str:
+    """The record of an epoch in words."""
+    words = {
+        "epoch": "epoch {}",
+        "loss": "loss {:.4f}",
+        "metric": "ndcg@20 {:.4f}",
+        "kl": "KL of the proposal {:.2f}",
+        "ess": "effective draws {:.0%}",
+        "hits": "hits {:.2%}",
+        "seconds": "{:.1f} s in all",
+    }
+    return ", ".join(words[n].format(v) for n, v in record.items() if n in words)
+
+
 @contextmanager
 def ticker(total: int, what: str, done: int = 0) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Report the records of a long run: a bar for a person, plain lines otherwise."""
     if not sys.stderr.isatty() or os.environ.get("SOFTDEX_QUIET"):
-        yield lambda record: say(" ".join(f"{k} {v}" for k, v in record.items()))
+        yield lambda record: say(f"{what}: {_sentence(record)}")
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Bar(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr)) as bar:

@@ -17,9 +17,10 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "softdex"
 ORDER = [
     "waiting", "errors", "threads", "options", "tables", "keys", "ragged", "interactions",
-    "delimited", "sources", "read", "holdout", "split", "encode", "score", "index", "objective", "artifact",
-    "solve", "evaluate", "synthetic", "catalogue", "parts", "recommendations", "retrieve", "learn",
-    "recipes", "report", "run", "demo", "doctor", "cli_options", "cli", "__main__",
+    "delimited", "sources", "read", "holdout", "split", "encode", "score", "index", "objective",
+    "artifact", "solve", "evaluate", "synthetic", "catalogue", "parts", "recommendations",
+    "retrieve", "learn", "recipes", "report", "run", "demo", "doctor", "cli_options", "cli",
+    "__main__",
 ]  # fmt: skip
 CORE = {"torch", "numpy", "scipy", "pyarrow", "numba", "safetensors", "typer", "rich"}
 FILES = sorted(SOURCE.rglob("*.py"))

@@ -57,6 +57,13 @@ def options(name: str) -> dict[str, Any]:
     return defaults | dict(_table()[name][1])
 
 
+def about(name: str) -> str:
+    """What a recipe does, in one sentence."""
+    found = recipe(name)
+    variants: Mapping[str, str] = getattr(importlib.import_module(found.__module__), "ABOUT", {})
+    return variants.get(name) or (inspect.getdoc(found) or "").splitlines()[0]
+
+
 def check_options(name: str, given: Mapping[str, Any]) -> None:
     """Refuse options that a recipe does not have, or that are not of its kind."""
     annotated = kinds(recipe(name))

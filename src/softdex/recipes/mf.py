@@ -24,6 +24,13 @@ from softdex.objective.softmax import blocked_softmax
 from softdex.score import Cosine, Dot
 from softdex.solve.sgd import Composition, Job, Settings
 
+ABOUT = {
+    "softmax": "Vectors by the full softmax over all items: the best loss, cost grows with them.",
+    "ssm": "Vectors by sampled softmax: nearly as good, cost does not grow. Start here.",
+    "bpr": "Vectors by Bayesian personalised ranking: each target above random items.",
+    "bce": "Vectors by binary cross-entropy against random items.",
+    "mf": "What the four above are variants of, with every option.",
+}
 WORDS = {
     "objective": ("softmax", "ssm", "bpr", "bce"),
     "encoder": ("user", "history", "mix"),
@@ -36,7 +43,7 @@ POSITIVE = ("dim", "negatives", "epochs", "batch_size", "lr", "temperature", "ma
 VARIANTS: dict[str, dict[str, Any]] = {
     "softmax": {"objective": "softmax", "lr": 0.005, "batch_size": 4096},
     "ssm": {"objective": "ssm"},
-    "bpr": {"objective": "bpr", "score": "dot", "lr": 0.002, "negatives": 20, "decay": 0.1},
+    "bpr": {"objective": "bpr", "negatives": 100},
     "bce": {"objective": "bce", "score": "dot", "lr": 0.002, "negatives": 20, "decay": 0.1},
 }
 
