@@ -25,17 +25,14 @@ def test_one_setting_governs_every_pool() -> None:
         pa.set_cpu_count(before[2])
 
 
-def test_idle_threads_sleep_unless_the_user_says_otherwise() -> None:
-    code = "import os, softdex; print(os.environ['OMP_WAIT_POLICY'])"
-    plain = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
-    for environment, expected in ((plain, "PASSIVE"), (plain | {"OMP_WAIT_POLICY": "x"}, "x")):
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+def test_idle_threads_soon_sleep_unless_the_user_says_otherwise() -> None:
+    code = "import os, softdex; print(os.environ.get('GOMP_SPINCOUNT'))"
+    settings = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    plain = {k: v for k, v in os.environ.items() if k not in settings}
+    cases = [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")]
+    for own, expected in cases:
+        words = [sys.executable, "-c", code]
+        done = subprocess.run(words, env=plain | own, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == expected
 
 
