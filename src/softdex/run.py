@@ -155,6 +155,7 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
     _, (train, valid, test) = prepare(plan)
     _check_writable(out)
     began = time.perf_counter()
+    before = (out / CONFIG).read_bytes() if (out / CONFIG).exists() else None
     if not (resume and stopped):
         (out / CHECKPOINT).unlink(missing_ok=True)
         save_text(out / CONFIG, to_toml(plan))
@@ -164,8 +165,8 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
     try:
         model = recipes.fit(name, train, valid=valid, **fitting, **plan.get("options", {}))
     except BaseException as error:
-        if not (out / CHECKPOINT).exists():
-            (out / CONFIG).unlink(missing_ok=True)  # nothing was done that could be gone on with
+        if not (out / CHECKPOINT).exists():  # nothing to go on with: leave the folder as it was
+            _put_back(out, before)
         elif isinstance(error, KeyboardInterrupt):
             say(f"stopped. Go on with: softdex fit --out {out} --resume")
         raise
@@ -177,6 +178,16 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
     save_text(out / METRICS, json.dumps(plain(summary(name, result)), indent=2) + "\n")
     (out / CHECKPOINT).unlink(missing_ok=True)
     return model, result, out
+
+
+def _put_back(out: Path, config: bytes | None) -> None:
+    """The config that was there before a fit that came to nothing, or no folder at all."""
+    if config is not None:
+        write_atomically(out / CONFIG, lambda file: file.write(config))
+        return
+    (out / CONFIG).unlink(missing_ok=True)
+    if out.is_dir() and not any(out.iterdir()):
+        out.rmdir()
 
 
 def evaluate(

@@ -413,6 +413,17 @@ def test_a_model_is_not_replaced_unless_forced(softdex: Softdex) -> None:
     assert Path("r/model.sdx").read_bytes() != old
 
 
+def test_a_refused_fit_leaves_the_folder_as_it_was(softdex: Softdex) -> None:
+    mistake(softdex("fit", "clicks.csv", "-r", "item_cf", "--out", "new", "-o", "neighbours=-5"))
+    assert not Path("new").exists()
+    softdex("fit", "clicks.csv", "-r", "popular", "--out", "r")
+    old = Path("r/config.toml").read_bytes()
+    bad = ("-r", "item_cf", "--out", "r", "-o", "neighbours=-5", "--force")
+    mistake(softdex("fit", "clicks.csv", *bad), "neighbours >= 1")
+    assert Path("r/config.toml").read_bytes() == old
+    assert softdex("evaluate", "r").code == 0
+
+
 def test_a_place_that_cannot_be_written_is_found_before_training(
     softdex: Softdex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
