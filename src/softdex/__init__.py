@@ -12,6 +12,7 @@ from softdex.recipes import fit
 from softdex.recommendations import Recommendations
 from softdex.retrieve import Retriever, load
 from softdex.threads import set_threads
+from softdex.tune import Tuned, tune
 
 __version__ = "0.1.0"
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "ShapeError",
     "SoftdexError",
     "Split",
+    "Tuned",
     "fit",
     "load",
     "read",
@@ -32,4 +34,5 @@ __all__ = [
     "set_threads",
     "split",
     "synthetic",
+    "tune",
 ]

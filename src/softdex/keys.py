@@ -251,6 +251,16 @@ def encode(column: pa.Array | pa.ChunkedArray, what: str = "key") -> tuple[Keys,
     return _keys(values.take(pa.array(order)), kind), rows
 
 
+def merge(old: Keys, new: Keys) -> tuple[Keys, np.ndarray]:
+    """Keys of both, sorted, and where each is in the old ones followed by the new."""
+    more = _convert(new.all(), old.type)
+    if more.null_count:
+        raise DataError(f"keys: {new.type} keys do not fit among keys of type {old.type}.")
+    cells = pa.chunked_array([old.values, more.cast(old.values.type)])
+    keys, rows = encode(cells)
+    return Keys(keys.values, old.type), np.argsort(rows)
+
+
 def _whole(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     """Decimals without a fraction, as databases count in, as int64 if they fit."""
     try:

@@ -9,25 +9,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from softdex.artifact import plain
-from softdex.encode.table import Table
 from softdex.errors import SoftdexError, some
 from softdex.holdout import Holdout
 from softdex.interactions import Interactions
 from softdex.keys import Keys
-from softdex.objective.softmax import BLOCK_CELLS
 from softdex.parts import letters_of, not_finite, saved_tensors
 from softdex.retrieve import Retriever, from_training
 from softdex.solve.checkpoint import Keeper
-from softdex.solve.probe import proposal_report
-from softdex.solve.sgd import Job, Outcome, pick_device, train
+from softdex.solve.loop import Job, Outcome, Run, pick_device
 from softdex.tables import say
 
 METRIC = "ndcg@20"
 MEASURED_USERS = 2000  # a fixed sample of the holdout is measured after each epoch
-PROBE_USERS, PROBE_CELLS = 16, 10_000_000
 
 
 def learn(
@@ -42,7 +38,7 @@ def learn(
     resume: bool = False,
     max_memory: int | None = None,
 ) -> Retriever:
-    """Train a composition on a log.
+    """Train a job on a log.
 
     Args:
         name, options: of the recipe, for the model's card.
@@ -54,8 +50,7 @@ def learn(
         resume: go on from the checkpoint in the folder.
         max_memory: bytes the training may hold; more is refused before it starts.
     """
-    parts, settings = made
-    model = from_training(name, options, log, parts.encoder, parts.scorer)  # type: ignore[arg-type]
+    model = from_training(name, options, log, made.encoder, made.scorer)  # type: ignore[arg-type]
     if start is not None:
         take_over(model, start)
     _say_plan(made, log, max_memory)
@@ -64,23 +59,26 @@ def learn(
         asked = None if valid is None else valid.card.sha256
         identity = {"recipe": name, "data": log.sha256, "options": options, "valid": asked}
         identity["start"] = None if start is None else start.info.get("data")
-        identity["device"] = pick_device(settings.device).type
+        identity["device"] = pick_device(made.schedule.device).type
         keeper = Keeper(folder, plain(identity), resume=resume)
-    outcome = train(
-        parts,
-        log,
-        settings,
-        measure=None if valid is None else _measure(model, valid),
-        probe=_probe(made, log),
-        keeper=keeper,
-    )
+    run = Run(made, log, measure=None if valid is None else measurer(model, valid), keeper=keeper)
+    run.advance(made.schedule.epochs)
+    return finish(model, run)
+
+
+def finish(model: Retriever, run: Run) -> Retriever:
+    """The model of a run's best epoch."""
+    outcome = run.finish()
     model.info["training"] = _summary(outcome)
-    if wrong := not_finite(saved_tensors(parts.encoder, parts.scorer)):
-        raise SoftdexError(f"fit: the training ended in {some(wrong)} not finite. Lower lr.")
+    if wrong := not_finite(saved_tensors(model.encoder, model.index.scorer)):
+        raise SoftdexError(
+            f"fit: the training ended in {some(wrong)} not finite. Choose less extreme options (a "
+            "lower lr, if there is one)."
+        )
     return model
 
 
-def _measure(model: Retriever, valid: Holdout) -> Callable[[], float]:
+def measurer(model: Retriever, valid: Holdout) -> Callable[[], float]:
     """NDCG@20 on a sample of users that is the same in every epoch and every run."""
     asked = np.flatnonzero(valid.targets.lengths)
     if len(asked) > MEASURED_USERS:
@@ -91,53 +89,15 @@ def _measure(model: Retriever, valid: Holdout) -> Callable[[], float]:
     return lambda: model.evaluate(sample, 20)[METRIC]
 
 
-def _probe(made: Job, log: Interactions) -> Callable[[torch.Generator], dict[str, float]] | None:
-    """The live report of a sampled run; a full softmax has no proposal to report on."""
-    parts, settings = made
-    if parts.draws == 0:
-        return None
-    most = max(1, min(PROBE_USERS, len(log), PROBE_CELLS // log.num_items))
-    at = np.random.default_rng(settings.seed).choice(len(log), most, replace=False)
-    device = pick_device(settings.device)
-    users = torch.from_numpy(log.user[at].astype(np.int64)).to(device)
-    items = torch.from_numpy(log.item[at].astype(np.int64)).to(device)
-
-    def report(generator: torch.Generator) -> dict[str, float]:
-        index = parts.index.to(device)
-        with torch.no_grad():
-            query = parts.encoder(users, leave_out=items)
-        return proposal_report(index, query, items, parts.draws, generator)
-
-    return report
-
-
 def _summary(outcome: Outcome) -> dict[str, Any]:
     """What the model's card says of its training; times are left out, files must repeat."""
     history = [{n: v for n, v in r.items() if n != "seconds"} for r in outcome.history]
     return {"best_epoch": outcome.best_epoch + 1, "history": history}
 
 
-def predicted_memory(made: Job, log: Interactions) -> int:
-    """Bytes a training will hold at its peak, about.
-
-    Tables, their two moments and the copy of the best epoch; the events and their order; the
-    scores of a batch with their gradients.
-    """
-    modules = nn.ModuleDict({"encoder": made.parts.encoder, "scorer": made.parts.scorer})
-    tables = {m for m in modules.modules() if isinstance(m, Table)}
-    weights = sum(t.weight.nbytes for t in tables)
-    past = sum(b.nbytes for b in modules.buffers()) - weights
-    batch = made.settings.batch_size
-    draws = made.parts.draws or max(1, min(log.num_items, BLOCK_CELLS // batch))
-    weights += 0 if made.parts.draws else weights // 3  # a sum over all items has a dense gradient
-    rows = batch * 3 + draws
-    dim = max(t.dim for t in tables)
-    return 6 * weights + past + 24 * len(log) + 4 * (5 * batch * draws + 12 * rows * dim)
-
-
 def _say_plan(made: Job, log: Interactions, max_memory: int | None) -> None:
-    needed = predicted_memory(made, log)
-    where = pick_device(made.settings.device)
+    needed = made.memory(log)
+    where = pick_device(made.schedule.device)
     say(f"training on {where}, about {needed / 1e9:.2f} GB beside the libraries")
     if max_memory is not None and needed > max_memory:
         raise SoftdexError(

@@ -69,3 +69,10 @@ def words(kind: Any) -> str:
     if origin in (Sequence, list, tuple):
         return f"a list, each {words(inside[0])}"
     return WORDS.get(kind) or str(getattr(kind, "__name__", kind))
+
+
+def at_least(where: str, least: float, **given: float) -> None:
+    """Refuse numbers that are too small."""
+    for name, value in given.items():
+        if value < least:
+            raise SoftdexError(f"{where}: expected {name} of at least {least:g}, got {value}.")

@@ -20,8 +20,10 @@ from softdex.encode.history import Mixed
 from softdex.encode.table import Users
 from softdex.errors import ArtifactError
 from softdex.score import Constant, Cosine, Dot, Sparse
+from softdex.solve.fold_in import FoldIn
 
 FLOATS, LONGS, INTS = torch.float32, torch.int64, torch.int32
+DOUBLES = torch.float64
 Layout = Mapping[str, tuple[torch.dtype, str]]
 """Name of a tensor -> its type and shape. U users, I items, 1 one; any other letter is as large
 as it is where it first stands."""
@@ -45,6 +47,11 @@ ENCODERS = {
     "mixed": Part(
         Mixed,
         {"vectors.weight": (FLOATS, "UD"), "share": (FLOATS, ""), "length": (LONGS, "")},
+        shares_items=True,
+    ),
+    "foldin": Part(
+        FoldIn,
+        {"vectors.weight": (FLOATS, "UD"), "total": (FLOATS, "U"), "terms": (DOUBLES, "T")},
         shares_items=True,
     ),
 }

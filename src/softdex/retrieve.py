@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import scipy
 import torch
 
-from softdex import artifact
+from softdex import artifact, grow
 from softdex.catalogue import allowed, check_columns, find, listed, plain_table
 from softdex.encode.counting import Anyone, Neighbours
 from softdex.encode.history import Mixed
@@ -31,9 +31,10 @@ from softdex.parts import NOT_INFO, kind_of, not_finite, rebuild, saved_tensors
 from softdex.ragged import Ragged, empty, offsets
 from softdex.recommendations import Recommendations
 from softdex.score import Constant, Cosine, Dot, Sparse
+from softdex.solve.fold_in import FoldIn
 from softdex.tables import parse_bytes, progress
 
-Encoder = Anyone | Neighbours | Users | Mixed
+Encoder = Anyone | Neighbours | Users | Mixed | FoldIn
 AnyScorer = Constant | Dot | Cosine | Sparse
 BATCH = 1024
 MODEL_FILE = "model.sdx"
@@ -243,6 +244,22 @@ class Retriever:
         """By row numbers: the best k item rows (B, k) of each user, -1 where the list ends."""
         return self._search(users, history, _whole("search", k), Filter(masked)).ids.cpu().numpy()
 
+    def add_users(self, log: Interactions) -> None:
+        """Add users who were not in training, from a log of what they have had.
+
+        Their vectors are solved for as in training, with the items as they are. For models of
+        closed forms (ials, rg2, rgx); saved with the model.
+        """
+        grow.add_users(self, log)
+
+    def add_items(self, log: Interactions) -> None:
+        """Add items that were not in training, from a log of who has had them.
+
+        Their vectors are solved for as in training, with the users as they are. Columns of the
+        log's item table that the model knows are taken over.
+        """
+        grow.add_items(self, log)
+
     # inside --------------------------------------------------------------------------------------
 
     def _search(
@@ -268,7 +285,7 @@ class Retriever:
             vectors = scorer.items.weight
             index = Flat(Cosine(vectors, torch.ones((), device=vectors.device)))
             return index.search(vectors[torch.from_numpy(items)], k, filter=filter)
-        if isinstance(self.encoder, (Users, Mixed)):
+        if isinstance(self.encoder, (Users, Mixed, FoldIn)):
             raise SoftdexError(f"similar: {self.recipe} has no vectors of items to compare.")
         hits = self.index.search(self.encoder.similar(items), k, filter=filter)
         return Hits(torch.where(hits.scores > 0, hits.ids, -1), hits.scores)
@@ -327,6 +344,8 @@ class Retriever:
         if past is not None:
             if len(past) != len(rows):
                 raise SoftdexError(f"recommend: {len(rows)} users but {len(past)} histories.")
+            if isinstance(self.encoder, FoldIn):  # a history stands in the place of the vector
+                rows = np.full(len(rows), -1)
             return self._names(keys), rows, past
         rows = np.where(self._trained(rows), rows, -1)
         if unknown == "error" and (rows < 0).any():

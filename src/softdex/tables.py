@@ -129,8 +129,13 @@ def _sentence(record: dict[str, Any]) -> str:
 
 
 @contextmanager
-def ticker(total: int, what: str, done: int = 0) -> Iterator[Callable[[dict[str, Any]], None]]:
+def ticker(
+    total: int, what: str, done: int = 0, *, quiet: bool = False
+) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Report the records of a long run: a bar for a person, plain lines otherwise."""
+    if quiet:
+        yield lambda record: None
+        return
     if not sys.stderr.isatty() or os.environ.get("SOFTDEX_QUIET"):
         yield lambda record: say(f"{what}: {_sentence(record)}")
         return

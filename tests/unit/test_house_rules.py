@@ -18,8 +18,8 @@ SOURCE = ROOT / "src" / "softdex"
 ORDER = [
     "waiting", "errors", "threads", "options", "tables", "keys", "ragged", "interactions",
     "delimited", "sources", "read", "holdout", "split", "encode", "score", "index", "objective",
-    "artifact", "solve", "evaluate", "synthetic", "catalogue", "parts", "recommendations",
-    "retrieve", "learn", "recipes", "report", "run", "demo", "doctor", "cli_options", "cli",
+    "artifact", "solve", "evaluate", "synthetic", "catalogue", "parts", "grow", "recommendations",
+    "retrieve", "learn", "recipes", "tune", "report", "run", "demo", "doctor", "cli_options", "cli",
     "__main__",
 ]  # fmt: skip
 CORE = {"torch", "numpy", "scipy", "pyarrow", "numba", "safetensors", "typer", "rich"}

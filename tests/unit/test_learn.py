@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import softdex as sdx
-from softdex.learn import extend, learn, predicted_memory, take_over
+from softdex.learn import extend, learn, take_over
 from softdex.recipes.mf import mf
 from softdex.solve.checkpoint import FILE
+from softdex.solve.loop import Schedule
 
 QUICK: dict[str, Any] = {"dim": 8, "epochs": 2, "negatives": 20, "device": "cpu"}
 
@@ -36,19 +37,13 @@ def test_vectors_of_known_keys_are_taken_over_and_new_keys_get_their_own(
     old = sdx.fit("ssm", half, **QUICK)
     made = mf(log, **QUICK)
     fresh = made.parts.encoder.vectors.weight.clone()
-    new = learn("ssm", {}, made._replace(settings=_no_epochs(made.settings)), log, start=old)
+    new = learn("ssm", {}, made._replace(schedule=Schedule(epochs=0)), log, start=old)
     users, items = vectors(new)
     rows = old.users.lookup(new.users.all())
     assert torch.equal(users[rows >= 0], vectors(old)[0][rows[rows >= 0]])
     assert torch.equal(users[rows < 0], fresh[rows < 0])
     item_rows = old.items.lookup(new.items.all())
     assert torch.equal(items[item_rows >= 0], vectors(old)[1][item_rows[item_rows >= 0]])
-
-
-def _no_epochs(settings: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(settings, epochs=0)
 
 
 def test_a_start_helps_at_once(parts: sdx.Split, ssm: sdx.Retriever) -> None:
@@ -60,7 +55,7 @@ def test_a_start_helps_at_once(parts: sdx.Split, ssm: sdx.Retriever) -> None:
 
 @pytest.mark.parametrize(("recipe", "options", "words"), [
     ("ssm", {"dim": 4}, "vectors of length 8, this model of 4"),
-    ("popular", {}, "counts, it does not learn"),
+    ("popular", {}, "counts, in one step"),
 ])  # fmt: skip
 def test_a_start_that_does_not_fit_is_refused(
     parts: sdx.Split, ssm: sdx.Retriever, recipe: str, options: dict[str, Any], words: str
@@ -108,9 +103,9 @@ def test_a_training_that_needs_too_much_memory_is_refused_before_it_starts(
 
 
 def test_the_prediction_grows_with_what_costs_memory(parts: sdx.Split) -> None:
-    base = predicted_memory(mf(parts.train, **QUICK), parts.train)
+    base = mf(parts.train, **QUICK).memory(parts.train)
     for more in ({"dim": 64}, {"negatives": 2000}):
-        assert predicted_memory(mf(parts.train, **(QUICK | more)), parts.train) > base
+        assert mf(parts.train, **(QUICK | more)).memory(parts.train) > base
 
 
 # serving

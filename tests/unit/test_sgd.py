@@ -13,8 +13,9 @@ import softdex as sdx
 from softdex.recipes.mf import mf
 from softdex.solve import sgd
 from softdex.solve.checkpoint import FILE, LOG, Keeper
+from softdex.solve.loop import Outcome, pick_device, train
 from softdex.solve.probe import proposal_report
-from softdex.solve.sgd import Job, Outcome, pick_device, train
+from softdex.solve.sgd import Job
 
 SMALL: dict[str, Any] = {
     "dim": 8, "epochs": 4, "batch_size": 256, "negatives": 20, "lr": 0.02, "patience": 0,
@@ -36,8 +37,8 @@ def run(
     log: sdx.Interactions, keeper: Keeper | None = None, every: float = 300.0, **options: Any
 ) -> tuple[Job, Outcome]:
     made = mf(log, **(SMALL | options))
-    settings = replace(made.settings, checkpoint_seconds=every)
-    return made, train(made.parts, log, settings, keeper=keeper)
+    made = made._replace(schedule=made.schedule._replace(checkpoint_seconds=every))
+    return made, train(made, log, keeper=keeper)
 
 
 @pytest.mark.parametrize("objective", ["softmax", "ssm", "bpr", "bce"])
@@ -76,7 +77,7 @@ def test_the_weights_of_the_best_epoch_are_restored(log: sdx.Interactions) -> No
     """The metric peaks at epoch 3 of 6; what remains is what epoch 3 left."""
     made = mf(log, **(SMALL | {"epochs": 6}))
     marks = iter([0.1, 0.2, 0.5, 0.3, 0.2, 0.1])
-    outcome = train(made.parts, log, made.settings, measure=lambda: next(marks))
+    outcome = train(made, log, measure=lambda: next(marks))
     assert outcome.best_epoch == 2
     assert same(made, run(log, epochs=3)[0])
 
@@ -84,12 +85,12 @@ def test_the_weights_of_the_best_epoch_are_restored(log: sdx.Interactions) -> No
 def test_training_stops_after_so_many_epochs_without_a_better_metric(log: sdx.Interactions) -> None:
     made = mf(log, **(SMALL | {"epochs": 50, "patience": 3}))
     marks = iter([0.1, 0.9, *([0.5] * 48)])
-    outcome = train(made.parts, log, made.settings, measure=lambda: next(marks))
+    outcome = train(made, log, measure=lambda: next(marks))
     assert len(outcome.history) == 5
 
 
 def test_a_loss_that_is_no_number_is_one_clear_error(log: sdx.Interactions) -> None:
-    with pytest.raises(sdx.SoftdexError, match=r"not a number in epoch \d.*Lower lr"):
+    with pytest.raises(sdx.SoftdexError, match=r"not a number in epoch \d.*a lower lr"):
         run(log, score="dot", lr=1e30)
 
 

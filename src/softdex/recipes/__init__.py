@@ -16,7 +16,6 @@ from softdex.interactions import Interactions
 from softdex.learn import extend, learn
 from softdex.options import check, kinds
 from softdex.retrieve import Retriever, from_training
-from softdex.solve.sgd import Job
 from softdex.tables import parse_bytes
 
 
@@ -64,6 +63,14 @@ def about(name: str) -> str:
     return variants.get(name) or (inspect.getdoc(found) or "").splitlines()[0]
 
 
+def space(name: str) -> dict[str, Any]:
+    """The options of a recipe that are worth tuning: lists of choices, or (low, high) ranges."""
+    found: Mapping[str, Any] = getattr(
+        importlib.import_module(recipe(name).__module__), "SPACE", {}
+    )
+    return dict(found)
+
+
 def check_options(name: str, given: Mapping[str, Any]) -> None:
     """Refuse options that a recipe does not have, or that are not of its kind."""
     annotated = kinds(recipe(name))
@@ -98,12 +105,7 @@ def fit(
         given: options of the recipe, see `softdex recipes`.
     """
     check_options(name, given)
-    if not isinstance(train, Interactions):
-        raise DataError(
-            f"fit: expected a log, got {type(train).__name__}. Read it first: sdx.read(...)."
-        )
-    if not len(train):
-        raise DataError("fit: the training log is empty.")
+    check_log("fit", train)
     if valid is not None and not len(valid.targets.ids):
         valid = None
     if refit and valid is None:
@@ -113,9 +115,11 @@ def fit(
     chosen = options(name) | given
     limit = None if max_memory is None else parse_bytes(max_memory)
     made = recipe(name)(train, **chosen)
-    if not isinstance(made, Job):
+    if not hasattr(made, "trainer"):
         if start is not None or refit:
-            raise SoftdexError(f"fit: {name} counts, it does not learn: no start= and no refit=.")
+            raise SoftdexError(
+                f"fit: {name} is found in one step with these options: no start= and no refit=."
+            )
         model = from_training(name, chosen, train, *made)
     else:
         place = None if folder is None else Path(folder)
@@ -126,6 +130,16 @@ def fit(
     if not refit or valid is None:
         return model
     return _refitted(name, chosen, train, valid, model, start=start, max_memory=limit)
+
+
+def check_log(where: str, log: Any) -> None:
+    """Refuse what nothing can be learned from."""
+    if not isinstance(log, Interactions):
+        raise DataError(
+            f"{where}: expected a log, got {type(log).__name__}. Read it first: sdx.read(...)."
+        )
+    if not len(log):
+        raise DataError(f"{where}: the training log is empty.")
 
 
 def _refitted(

@@ -11,6 +11,13 @@ from softdex.interactions import Interactions
 from softdex.score import Sparse
 from softdex.solve.neighbours import cosine_neighbours
 
+SPACE = {
+    "neighbours": [20, 50, 100, 200, 500, 1000],
+    "user_power": [0.0, 0.25, 0.5, 0.75, 1.0],
+    "asymmetry": [0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.8],
+    "shrink": [0.0, 1.0, 10.0],
+}
+
 
 def item_cf(
     train: Interactions,

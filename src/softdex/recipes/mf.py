@@ -22,6 +22,7 @@ from softdex.objective.pairwise import bpr
 from softdex.objective.sampled import sampled_softmax
 from softdex.objective.softmax import blocked_softmax
 from softdex.score import Cosine, Dot
+from softdex.solve.loop import Schedule
 from softdex.solve.sgd import Composition, Job, Settings
 
 ABOUT = {
@@ -40,6 +41,7 @@ WORDS = {
     "precision": ("float32", "bf16"),
 }
 POSITIVE = ("dim", "negatives", "epochs", "batch_size", "lr", "temperature", "max_history")
+SPACE = {"lr": (0.002, 0.05), "temperature": (0.05, 0.3), "prior": [0.0, 0.5, 0.7, 1.0]}
 VARIANTS: dict[str, dict[str, Any]] = {
     "softmax": {"objective": "softmax", "lr": 0.005, "batch_size": 4096},
     "ssm": {"objective": "ssm"},
@@ -110,9 +112,10 @@ def mf(
     made = _encoder(encoder, train, users, scorer, share, max_history)
     proposal = _proposal(index, scorer, train, power)
     loss = _loss(objective, scorer, proposal, negatives, correct)
-    settings = Settings(epochs, batch_size, lr, decay, patience, seed, device, precision)
+    settings = Settings(batch_size, lr, decay, seed, precision)
+    schedule = Schedule(epochs, patience, device)
     draws = 0 if objective == "softmax" else negatives
-    return Job(Composition(made, scorer, proposal, loss, draws), settings)
+    return Job(Composition(made, scorer, proposal, loss, draws), settings, schedule)
 
 
 def _check(given: Mapping[str, Any]) -> None:

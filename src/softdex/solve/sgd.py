@@ -1,28 +1,28 @@
 """Stochastic gradient descent: a plain loop whose step costs what the batch costs.
 
 Batches are index ranges on the device, tables are updated row by row, and nothing in a step waits
-for the device. A run can be stopped anywhere and goes on bit by bit (on a CPU) from its last
-checkpoint.
+for the device.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from softdex.encode.table import Table
-from softdex.errors import SoftdexError
 from softdex.index.contract import Index
 from softdex.interactions import Interactions
-from softdex.solve.checkpoint import Keeper
+from softdex.objective.softmax import BLOCK_CELLS
+from softdex.solve.loop import Probe, Progress, Schedule, pick_device
+from softdex.solve.probe import proposal_report
 from softdex.solve.rowwise import RowAdam
-from softdex.tables import say, ticker
+
+PROBE_USERS, PROBE_CELLS = 16, 10_000_000
 
 
 @dataclass(frozen=True)
@@ -42,64 +42,76 @@ class Composition:
 
 @dataclass(frozen=True)
 class Settings:
-    """How long and how fast.
+    """How fast.
 
     Attributes:
-        epochs: at most so many passes over the events.
         batch_size, lr, decay: of each step; `decay` shrinks touched rows by lr * decay.
-        patience: stop after so many epochs without a better metric; 0 never stops early.
         seed: decides initial vectors, order and draws.
-        device: "auto" takes a GPU where there is one.
         precision: "float32", or "bf16" for the matrix products.
-        checkpoint_seconds: also keep a checkpoint inside long epochs.
     """
 
-    epochs: int = 100
     batch_size: int = 2048
     lr: float = 0.01
     decay: float = 0.0
-    patience: int = 5
     seed: int = 0
-    device: str = "auto"
     precision: str = "float32"
-    checkpoint_seconds: float = 300.0
 
 
 class Job(NamedTuple):
-    """What a recipe that learns returns: the composition, and how to train it."""
+    """A composition to be trained by gradient descent."""
 
     parts: Composition
     settings: Settings
+    schedule: Schedule
 
+    @property
+    def encoder(self) -> nn.Module:
+        """Makes queries."""
+        return self.parts.encoder
 
-class Outcome(NamedTuple):
-    """What a run came to: the epoch whose weights were restored, and a record per epoch."""
+    @property
+    def scorer(self) -> nn.Module:
+        """Scores items."""
+        return self.parts.scorer
 
-    best_epoch: int
-    history: list[dict[str, Any]]
+    def trainer(self, log: Interactions) -> Trainer:
+        """The run, ready to start."""
+        trainer = Trainer(self.parts, self.settings, pick_device(self.schedule.device))
+        trainer.read(log)
+        return trainer
 
+    def memory(self, log: Interactions) -> int:
+        """Tables, their two moments and the copy of the best epoch; the events and their order;
+        the scores of a batch with their gradients."""
+        modules = nn.ModuleDict({"encoder": self.encoder, "scorer": self.scorer})
+        tables = {m for m in modules.modules() if isinstance(m, Table)}
+        weights = sum(t.weight.nbytes for t in tables)
+        past = sum(b.nbytes for b in modules.buffers()) - weights
+        batch = self.settings.batch_size
+        draws = self.parts.draws or max(1, min(log.num_items, BLOCK_CELLS // batch))
+        weights += 0 if self.parts.draws else weights // 3  # all items: a dense gradient
+        rows = batch * 3 + draws
+        dim = max(t.dim for t in tables)
+        return 6 * weights + past + 24 * len(log) + 4 * (5 * batch * draws + 12 * rows * dim)
 
-@dataclass
-class Progress:
-    """Where a run stands; everything in it is in the checkpoint."""
+    def probe(self, log: Interactions) -> Probe | None:
+        """How good the proposal is; a full softmax has none to report on."""
+        if self.parts.draws == 0:
+            return None
+        most = max(1, min(PROBE_USERS, len(log), PROBE_CELLS // log.num_items))
+        at = np.random.default_rng(self.settings.seed).choice(len(log), most, replace=False)
+        device = pick_device(self.schedule.device)
+        users = torch.from_numpy(log.user[at].astype(np.int64)).to(device)
+        items = torch.from_numpy(log.item[at].astype(np.int64)).to(device)
 
-    epoch: int = 0
-    step: int = 0
-    best: float = -float("inf")
-    best_epoch: int = -1
-    history: list[dict[str, Any]] = field(default_factory=list)
+        def report() -> dict[str, float]:
+            index = self.parts.index.to(device)
+            generator = torch.Generator(device).manual_seed(self.settings.seed)
+            with torch.no_grad():
+                query = self.encoder(users, leave_out=items)
+            return proposal_report(index, query, items, self.parts.draws, generator)
 
-
-def pick_device(name: str) -> torch.device:
-    """The device of this name; "auto" is a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise SoftdexError(f"device {name!r} cannot be used here ({str(error)[:100]}).") from None
-    return device
+        return report
 
 
 class Trainer:
@@ -113,6 +125,11 @@ class Trainer:
         self.optimizers = [RowAdam(t, settings.lr, decay=settings.decay) for t in tables]
         self.generator = torch.Generator(device).manual_seed(settings.seed + 1)
         self.total = torch.zeros((), dtype=torch.float64, device=device)
+
+    def read(self, log: Interactions) -> None:
+        """Take the events of a log to the device."""
+        columns = (log.user, log.item) if log.weight is None else (log.user, log.item, log.weight)
+        self.events = [torch.from_numpy(column.copy()).to(self.device) for column in columns]
 
     def state(self) -> dict[str, Tensor]:
         """Weights, moments, generator and the loss summed so far."""
@@ -137,6 +154,17 @@ class Trainer:
         self.generator.set_state(state["generator"].cpu())
         self.total = state["total"].to(self.device, torch.float64, copy=True)
 
+    def run_epoch(self, progress: Progress, pause: Callable[[], None]) -> float:
+        """The rest of an epoch, and its mean loss."""
+        for batch in _batches(len(self.events[0]), progress, self.settings, self.device):
+            user, item, *weight = (column[batch] for column in self.events)
+            self.step(user.long(), item.long(), *weight)
+            progress.step += 1
+            pause()
+        loss = float(self.total) / max(1, progress.step)
+        self.total = torch.zeros_like(self.total)
+        return loss
+
     def step(self, users: Tensor, items: Tensor, weight: Tensor | None = None) -> None:
         """One batch; events count by their weight."""
         bf16 = self.settings.precision == "bf16"
@@ -154,84 +182,6 @@ def _under(head: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {n.removeprefix(head): t for n, t in state.items() if n.startswith(head)}
 
 
-def train(
-    parts: Composition,
-    log: Interactions,
-    settings: Settings,
-    *,
-    measure: Callable[[], float] | None = None,
-    probe: Callable[[torch.Generator], dict[str, float]] | None = None,
-    keeper: Keeper | None = None,
-) -> Outcome:
-    """Train in place; the weights of the best epoch are restored at the end.
-
-    Args:
-        parts: what is trained; its modules end up on the device of the settings.
-        log: the training events.
-        settings: how long and how fast.
-        measure: called after each epoch; higher is better. Without it the last epoch is kept.
-        probe: called after each epoch for figures that go into the record.
-        keeper: keeps checkpoints; without one nothing is written.
-    """
-    device = pick_device(settings.device)
-    trainer = Trainer(parts, settings, device)
-    progress, best = Progress(), None
-    if keeper is not None and (found := keeper.load()) is not None:
-        progress = Progress(**found.progress)
-        trainer.load(found.state)
-        best = found.best
-        say(f"resuming at epoch {progress.epoch + 1}, step {progress.step}")
-    columns = (log.user, log.item) if log.weight is None else (log.user, log.item, log.weight)
-    events = [torch.from_numpy(column.copy()).to(device) for column in columns]
-    began = time.perf_counter()
-    listening = keeper.interruptible() if keeper is not None else nullcontext(lambda: False)
-    with ticker(settings.epochs, "training", progress.epoch) as tick, listening as asked_to_stop:
-        while progress.epoch < settings.epochs and not _is_over(progress, settings):
-            _run_epoch(trainer, progress, best, events, keeper, asked_to_stop)
-            record = _close_epoch(trainer, progress, len(log), measure, probe)
-            record["seconds"] = round(time.perf_counter() - began, 3)
-            if measure is not None and progress.best_epoch == progress.epoch - 1:
-                best = {n: t.detach().clone() for n, t in trainer.state().items()}
-            if keeper is not None:
-                keeper.save(vars(progress), trainer.state(), best)
-            tick(record)
-            if asked_to_stop():
-                raise KeyboardInterrupt
-    if best is not None:
-        trainer.load(best)
-    trainer.modules.eval()
-    return Outcome(progress.best_epoch, progress.history)
-
-
-def _is_over(progress: Progress, settings: Settings) -> bool:
-    waited = progress.epoch - 1 - progress.best_epoch
-    return settings.patience > 0 and progress.epoch > 0 and waited >= settings.patience
-
-
-def _run_epoch(
-    trainer: Trainer,
-    progress: Progress,
-    best: dict[str, Tensor] | None,
-    events: list[Tensor],
-    keeper: Keeper | None,
-    asked_to_stop: Callable[[], bool],
-) -> None:
-    """The rest of an epoch, from `progress.step` on."""
-    trainer.modules.train()
-    settings = trainer.settings
-    saved = time.monotonic()
-    for batch in _batches(len(events[0]), progress, settings, trainer.device):
-        user, item, *weight = (column[batch] for column in events)
-        trainer.step(user.long(), item.long(), *weight)
-        progress.step += 1
-        stop = asked_to_stop()
-        if keeper is not None and (stop or time.monotonic() - saved > settings.checkpoint_seconds):
-            keeper.save(vars(progress), trainer.state(), best)
-            saved = time.monotonic()
-        if stop:
-            raise KeyboardInterrupt
-
-
 def _batches(
     size: int, progress: Progress, settings: Settings, device: torch.device
 ) -> Iterator[Tensor]:
@@ -240,31 +190,3 @@ def _batches(
     order = torch.randperm(size, generator=shuffle).to(device)
     for start in range(progress.step * settings.batch_size, size, settings.batch_size):
         yield order[start : start + settings.batch_size]
-
-
-def _close_epoch(
-    trainer: Trainer,
-    progress: Progress,
-    size: int,
-    measure: Callable[[], float] | None,
-    probe: Callable[[torch.Generator], dict[str, float]] | None,
-) -> dict[str, Any]:
-    """Measure, remember, and move on to the next epoch."""
-    trainer.modules.eval()
-    loss = float(trainer.total) / max(1, progress.step)
-    if loss != loss:
-        raise SoftdexError(
-            f"training: the loss is not a number in epoch {progress.epoch + 1}. Lower lr."
-        )
-    record: dict[str, Any] = {"epoch": progress.epoch + 1, "loss": round(loss, 6)}
-    metric = measure() if measure is not None else float(progress.epoch)
-    if measure is not None:
-        record["metric"] = round(metric, 6)
-    if probe is not None:
-        record |= probe(torch.Generator(trainer.device).manual_seed(trainer.settings.seed))
-    if metric > progress.best:
-        progress.best, progress.best_epoch = metric, progress.epoch
-    progress.history.append(record)
-    progress.epoch, progress.step = progress.epoch + 1, 0
-    trainer.total = torch.zeros_like(trainer.total)
-    return record

@@ -1,0 +1,191 @@
+"""Alternating least squares: all users with the items fixed, then all items with the users fixed.
+
+Each half is a closed form, so the loss never rises; a sweep costs O(events D + (users + items) D^2)
+and holds nothing beside the events and the two tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from softdex.encode.table import Table
+from softdex.interactions import Interactions
+from softdex.score import Dot
+from softdex.solve.fold_in import FoldIn
+from softdex.solve.loop import Probe, Progress, Schedule, pick_device
+from softdex.solve.normal_equations import (
+    Quadratic,
+    Shared,
+    Side,
+    items_side,
+    shared_by_items,
+    shared_by_users,
+    users_side,
+)
+from softdex.solve.rows import eigenbasis, solve_by_cg, solve_exactly, systems_of
+from softdex.solve.svd import closed_form
+
+_prepared: WeakKeyDictionary[Interactions, tuple[sp.csr_matrix, sp.csr_matrix]] = (
+    WeakKeyDictionary()
+)
+
+
+def confidences(log: Interactions) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+    """What each (user, item) pair counts, the sum of its weights or 1: by user, and by item.
+
+    Made once for a log, however many models are trained on it.
+    """
+    if log not in _prepared:
+        by_user = log.csr(binary=log.weight is None)
+        _prepared[log] = by_user, by_user.T.tocsr()
+    return _prepared[log]
+
+
+class Job(NamedTuple):
+    """Tables of users and items to be solved for; `steps` 0 solves each system exactly."""
+
+    encoder: Any
+    scorer: Dot
+    loss: Quadratic
+    steps: int
+    schedule: Schedule
+
+    def trainer(self, log: Interactions) -> Sweeps:
+        """The run, ready to start."""
+        device = pick_device(self.schedule.device)
+        self.encoder.to(device)
+        self.scorer.to(device)
+        tables = self.encoder.vectors, self.scorer.items
+        return Sweeps(*tables, *confidences(log), self.loss, self.steps)
+
+    def memory(self, log: Interactions) -> int:
+        """Events from both sides; tables, their turned copies, results, and the best epoch."""
+        tables = self.encoder.vectors.weight.nbytes + self.scorer.items.weight.nbytes
+        return 60 * len(log) + 4 * tables
+
+    def probe(self, log: Interactions) -> Probe | None:
+        """Nothing beside the loss."""
+        return None
+
+
+class Sweeps:
+    """Users and items in turn, in place."""
+
+    def __init__(
+        self,
+        users: Table,
+        items: Table,
+        by_user: sp.csr_matrix,
+        by_item: sp.csr_matrix,
+        loss: Quadratic,
+        steps: int,
+    ) -> None:
+        self.users, self.items, self.loss, self.steps = users, items, loss, steps
+        total = np.asarray(by_user.sum(1, dtype=np.float64)).ravel()
+        device = users.weight.device
+        self.of_users = users_side(by_user, loss).to(device)
+        self.of_items = items_side(by_item, total, loss).to(device)
+        self.events = max(1, by_user.nnz)
+
+    def state(self) -> dict[str, Tensor]:
+        """Both tables."""
+        return {"users": self.users.weight, "items": self.items.weight}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go back to saved tables."""
+        self.users.weight.copy_(state["users"])
+        self.items.weight.copy_(state["items"])
+
+    @torch.no_grad()
+    def run_epoch(self, progress: Progress, pause: Callable[[], None]) -> float:
+        """The rest of a sweep, and the loss per event after it."""
+        if progress.step == 0:
+            self.solve_users()
+            progress.step = 1
+            pause()
+        loss = self.solve_items()
+        progress.step = 2
+        return loss / self.events
+
+    def solve_users(self) -> None:
+        """The best users for the items as they are."""
+        shared = shared_by_users(self.loss, self.items.weight)
+        solve(self.of_users, shared, self.users, self.items, self.steps)
+
+    def solve_items(self) -> float:
+        """The best items for the users as they are, and the loss they come to."""
+        loss, users, side = self.loss, self.users, self.of_items
+        coupled = loss.beta > 0 and not loss.frobenius
+        total = self.items.weight.sum(0)
+        if coupled and self.steps == 0:
+            total = _coupled_sum(loss, side, users.weight)
+        bound = users.weight @ total
+        shared = shared_by_items(loss, users.weight, side.fixed, total)
+        value = solve(side, shared, self.items, users, self.steps)
+        if coupled:  # the sum was taken as it had been: what the bound is above the loss
+            sums = users.weight @ self.items.weight.sum(0)
+            value += (loss.beta / loss.items) * (side.fixed * sums * (2 * bound - sums)).sum()
+        value += (self.of_users.reg * users.weight.square().sum(1)).double().sum()
+        value += loss.centre**2 * loss.items * side.fixed.double().sum()
+        return float(value)
+
+
+def solve(side: Side, shared: Shared, rows: Table, fixed: Table, steps: int) -> Tensor:
+    """Solve a side in place, and sum what its rows add to the loss.
+
+    The fixed table is turned into the eigenbasis of its Gram matrix, and the solved one comes out
+    in it: the scores do not notice.
+    """
+    if steps == 0:
+        rows.weight, parts = solve_exactly(side, shared, fixed.weight)
+    else:
+        values, basis = eigenbasis(shared)
+        fixed.weight = fixed.weight @ basis
+        rows.weight, parts = solve_by_cg(side, values, shared.pull @ basis, fixed.weight, steps)
+    return parts.double().sum()
+
+
+def _coupled_sum(loss: Quadratic, side: Side, users: Tensor) -> Tensor:
+    """The sum of the items that exact RGx comes to, when all items are solved together:
+
+    (I - (beta / N) (sum_y A_y^-1) G) s = sum_y A_y^-1 b_y
+    """
+    none = torch.zeros_like(users[0])
+    shared = shared_by_items(loss, users, side.fixed, none)
+    inverse, plain = none.new_zeros(len(none), len(none)).double(), none.double()
+    for _, systems, b in systems_of(side, shared, users):
+        each = torch.linalg.inv(systems)
+        inverse += each.sum(0)
+        plain = plain + (each @ b[:, :, None]).sum(0)[:, 0]
+    left = torch.eye(len(none), dtype=torch.float64, device=users.device)
+    left -= (loss.beta / loss.items) * inverse @ shared.gram.double()
+    return torch.linalg.solve(left, plain).to(users.dtype)
+
+
+def initial(log: Interactions, loss: Quadratic, dim: int, seed: int) -> tuple[FoldIn, Dot]:
+    """Encoder and scorer to start from: items are sums of random codes of their users.
+
+    Items had by the same users start alike, which saves about a sweep.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.randn(log.num_users, dim, generator=generator) / dim**0.5
+    items = torch.from_numpy(confidences(log)[1] @ codes.numpy())
+    return _parts(log, loss, torch.zeros(log.num_users, dim), items)
+
+
+def closed(log: Interactions, loss: Quadratic, dim: int, seed: int) -> tuple[FoldIn, Dot]:
+    """Encoder and scorer at the minimum itself, where there is a closed form of it."""
+    return _parts(log, loss, *closed_form(confidences(log)[0], loss, dim, seed=seed))
+
+
+def _parts(log: Interactions, loss: Quadratic, users: Tensor, items: Tensor) -> tuple[FoldIn, Dot]:
+    scorer = Dot(items)
+    total = np.asarray(confidences(log)[0].sum(1), np.float32).ravel()
+    return FoldIn(users, torch.from_numpy(total), loss.terms(), scorer.items), scorer

@@ -1,0 +1,84 @@
+"""Fold-in: vectors for users and items that were not in training, by the equations of training."""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor, nn
+
+from softdex.encode.table import Table
+from softdex.ragged import Ragged
+from softdex.solve.normal_equations import (
+    Shared,
+    from_terms,
+    items_side,
+    shared_by_items,
+    shared_by_users,
+    users_side,
+)
+from softdex.solve.rows import solve_exactly
+
+
+@final
+class FoldIn(nn.Module):
+    """A user is the vector they were trained to, or what their history comes to.
+
+    Args:
+        vectors: of the users (U, D).
+        total: what each user's events count together (U,).
+        terms: the loss, as `Quadratic.terms` writes it.
+        items: the scorer's item table.
+    """
+
+    reads_history = True
+    total: Tensor
+    terms: Tensor
+
+    def __init__(self, vectors: Tensor, total: Tensor, terms: Tensor, items: Table) -> None:
+        super().__init__()
+        self.vectors = Table(vectors)
+        self.register_buffer("total", total)
+        self.register_buffer("terms", terms)
+        self.items = items
+        self.loss = from_terms(terms)
+        self.query_bytes = 4 * self.vectors.dim
+        self._shared: tuple[tuple[int, int], Shared] | None = None
+
+    def forward(
+        self,
+        users: np.ndarray | Tensor,
+        history: Ragged | None = None,
+        leave_out: Tensor | None = None,
+    ) -> Tensor:
+        """Queries (B, D): the stored vector, or where there is none (-1) one for the history."""
+        weight = self.vectors.weight
+        rows = torch.as_tensor(users, device=weight.device)
+        query = self.vectors(rows)
+        new = np.flatnonzero(rows.cpu().numpy() < 0)
+        if len(new) and history is not None:
+            met = history.take(new).csr(len(self.items))
+            met.sum_duplicates()
+            met.data[:] = 1.0
+            query = query.clone()
+            query[torch.from_numpy(new).to(weight.device)] = self.new_users(met)
+        return query
+
+    def new_users(self, matrix: sp.csr_matrix) -> Tensor:
+        """Vectors of users from their events, users x items."""
+        weight = self.items.weight
+        now = (weight.data_ptr(), weight._version)
+        if self._shared is None or self._shared[0] != now:
+            self._shared = now, shared_by_users(self.loss, weight)
+        side = users_side(matrix, self.loss).to(weight.device)
+        return solve_exactly(side, self._shared[1], weight)[0]
+
+    def new_items(self, matrix: sp.csr_matrix) -> Tensor:
+        """Vectors of items from their events, items x users."""
+        weight = self.vectors.weight
+        total = self.total.cpu().numpy().astype(np.float64)
+        side = items_side(matrix, total, self.loss).to(weight.device)
+        shared = shared_by_items(self.loss, weight, side.fixed, self.items.weight.sum(0))
+        return solve_exactly(side, shared, weight)[0]

@@ -1,0 +1,239 @@
+"""The training loop: epochs, early stop, the best moment kept, checkpoints, Ctrl-C.
+
+What an epoch does is a trainer's business: a pass of gradient steps (`sgd`), a sweep of closed-form
+steps (`als`). A run can be stopped anywhere and goes on from its last checkpoint, on a CPU bit by
+bit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from softdex.errors import SoftdexError
+from softdex.interactions import Interactions
+from softdex.solve.checkpoint import Keeper
+from softdex.tables import say, ticker
+
+Measure = Callable[[], float]
+Probe = Callable[[], dict[str, float]]
+
+
+@dataclass
+class Progress:
+    """Where a run stands; everything in it is in the checkpoint."""
+
+    epoch: int = 0
+    step: int = 0
+    best: float = -float("inf")
+    best_epoch: int = -1
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Trainer(Protocol):
+    """Weights and optimiser of one run, as one thing to train, save and restore."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything the run needs to go on."""
+        ...
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go back to a saved state."""
+        ...
+
+    def run_epoch(self, progress: Progress, pause: Callable[[], None]) -> float:
+        """The rest of an epoch from `progress.step` on, and its mean loss.
+
+        Calls `pause` after every step, when state and progress fit together.
+        """
+        ...
+
+
+class Job(Protocol):
+    """What a recipe that learns returns: the model's parts, and how to train them."""
+
+    @property
+    def encoder(self) -> nn.Module:
+        """Makes queries."""
+        ...
+
+    @property
+    def scorer(self) -> nn.Module:
+        """Scores items."""
+        ...
+
+    @property
+    def schedule(self) -> Schedule:
+        """How long and where."""
+        ...
+
+    def trainer(self, log: Interactions) -> Trainer:
+        """The run, ready to start; parts end up on its device."""
+        ...
+
+    def memory(self, log: Interactions) -> int:
+        """Bytes a training will hold at its peak, about."""
+        ...
+
+    def probe(self, log: Interactions) -> Probe | None:
+        """Figures to report after each epoch, if there are any."""
+        ...
+
+
+class Schedule(NamedTuple):
+    """How long a run is, and where it happens.
+
+    Attributes:
+        epochs: at most so many.
+        patience: stop after so many epochs without a better metric; 0 never stops early.
+        device: "auto" takes a GPU where there is one.
+        checkpoint_seconds: also keep a checkpoint inside long epochs.
+    """
+
+    epochs: int = 100
+    patience: int = 5
+    device: str = "auto"
+    checkpoint_seconds: float = 300.0
+
+
+class Outcome(NamedTuple):
+    """What a run came to: the epoch whose weights were restored, and a record per epoch."""
+
+    best_epoch: int
+    history: list[dict[str, Any]]
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of this name; "auto" is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise SoftdexError(f"device {name!r} cannot be used here ({str(error)[:100]}).") from None
+    return device
+
+
+class Run:
+    """One training that can be carried on: `advance` it, as often as wanted, then `finish`."""
+
+    def __init__(
+        self,
+        job: Job,
+        log: Interactions,
+        *,
+        measure: Measure | None = None,
+        keeper: Keeper | None = None,
+        quiet: bool = False,
+    ) -> None:
+        self.schedule, self.measure, self.keeper = job.schedule, measure, keeper
+        self.quiet = quiet
+        self.trainer = job.trainer(log)
+        self.parts = nn.ModuleList([job.encoder, job.scorer])
+        self.probe = job.probe(log)
+        self.progress, self.best = Progress(), None
+        if keeper is not None and (found := keeper.load()) is not None:
+            self.progress = Progress(**found.progress)
+            self.trainer.load(found.state)
+            self.best = found.best
+            say(f"resuming at epoch {self.progress.epoch + 1}, step {self.progress.step}")
+
+    def is_over(self) -> bool:
+        """Whether the schedule is through, or patience at its end."""
+        progress, schedule = self.progress, self.schedule
+        waited = progress.epoch - 1 - progress.best_epoch
+        tired = schedule.patience > 0 and progress.epoch > 0 and waited >= schedule.patience
+        return tired or progress.epoch >= schedule.epochs
+
+    def advance(self, epochs: int) -> None:
+        """Up to so many epochs more."""
+        until = self.progress.epoch + epochs
+        began = time.perf_counter()
+        keeper = self.keeper
+        listening = keeper.interruptible() if keeper is not None else nullcontext(lambda: False)
+        with (
+            ticker(self.schedule.epochs, "training", self.progress.epoch, quiet=self.quiet) as tick,
+            listening as asked_to_stop,
+        ):
+            while self.progress.epoch < until and not self.is_over():
+                record = self._epoch(asked_to_stop)
+                record["seconds"] = round(time.perf_counter() - began, 3)
+                self._keep()
+                tick(record)
+                if asked_to_stop():
+                    raise KeyboardInterrupt
+
+    def finish(self) -> Outcome:
+        """Restore the best epoch, ready to serve."""
+        if self.best is not None:
+            self.trainer.load(self.best)
+        self.parts.eval()
+        return Outcome(self.progress.best_epoch, self.progress.history)
+
+    def _keep(self) -> None:
+        if self.keeper is not None:
+            self.keeper.save(vars(self.progress), self.trainer.state(), self.best)
+
+    def _epoch(self, asked_to_stop: Callable[[], bool]) -> dict[str, Any]:
+        """Train, measure, remember, and move on to the next epoch."""
+        saved = time.monotonic()
+
+        def pause() -> None:
+            nonlocal saved
+            stop = asked_to_stop()
+            if stop or time.monotonic() - saved > self.schedule.checkpoint_seconds:
+                self._keep()
+                saved = time.monotonic()
+            if stop:
+                raise KeyboardInterrupt
+
+        progress = self.progress
+        self.parts.train()
+        loss = self.trainer.run_epoch(progress, pause)
+        self.parts.eval()
+        if loss != loss:
+            raise SoftdexError(
+                f"training: the loss is not a number in epoch {progress.epoch + 1}. Choose less "
+                "extreme options (a lower lr, if there is one)."
+            )
+        record: dict[str, Any] = {"epoch": progress.epoch + 1, "loss": round(loss, 6)}
+        metric = float(progress.epoch) if self.measure is None else self.measure()
+        if self.measure is not None:
+            record["metric"] = round(metric, 6)
+        if self.probe is not None:
+            record |= self.probe()
+        better = metric > progress.best
+        if better:
+            progress.best, progress.best_epoch = metric, progress.epoch
+        progress.history.append(record)
+        progress.epoch, progress.step = progress.epoch + 1, 0
+        if better and self.measure is not None:
+            self.best = {n: t.detach().clone() for n, t in self.trainer.state().items()}
+        return record
+
+
+def train(
+    job: Job,
+    log: Interactions,
+    *,
+    measure: Measure | None = None,
+    keeper: Keeper | None = None,
+) -> Outcome:
+    """Train a job in place; the weights of the best epoch are restored at the end.
+
+    Args:
+        job: what is trained; its parts end up on the device of the schedule.
+        log: the training events.
+        measure: called after each epoch; higher is better. Without it the last epoch is kept.
+        keeper: keeps checkpoints; without one nothing is written.
+    """
+    run = Run(job, log, measure=measure, keeper=keeper)
+    run.advance(job.schedule.epochs)
+    return run.finish()

@@ -1,0 +1,226 @@
+"""Normal equations: losses that are quadratic in the scores, and the linear system of each row.
+
+With the items fixed, such a loss is least squares in each user's vector, and the other way round.
+The objectives differ only in three weights, so one class states them all; training, fold-in of new
+users and fold-in of new items all build their systems here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from softdex.errors import SoftdexError, choose
+
+REGULARISERS = ("l2", "sum_w", "frequency")
+BLOCK = 2**22  # events whose scores are held at a time
+INTERACTIONS = ("exact", "frobenius")
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """A loss over scores o_xy = p_x . q_y of users x and items y:
+
+        sum_x w_x ( sum_y (o_xy - m)^2 - (beta / N) (sum_y o_xy)^2 )            every item
+        + sum_xy in log  a_xy o_xy^2 - 2 t_xy o_xy                              events
+        + lam sum_x W_x^nu |p_x|^2  +  lam sum_y W_y^nu |q_y|^2                 regulariser
+
+    An event counts c_xy (1, or its weight) and a user c_x, their sum. Every weight is linear in it:
+    w_x = weight . (1, c_x), a_xy = c_xy extra . (1, c_x), t_xy = c_xy pull . (1, c_x). W is the sum
+    of all weights in a row or column: N w_x + sum a, and sum w + sum a.
+
+    Attributes:
+        weight, extra, pull: the three weights, as above.
+        centre: m, where the scores of all items are drawn to.
+        lam, nu: the regulariser; nu 0 is plain L2.
+        beta: how much of the interaction between items is kept (RGx).
+        frobenius: the interaction as printed, beta w_x sum_y o_xy^2, instead.
+        items: N.
+    """
+
+    weight: tuple[float, float]
+    extra: tuple[float, float]
+    pull: tuple[float, float]
+    centre: float
+    lam: float
+    nu: float
+    beta: float
+    frobenius: bool
+    items: int
+
+    def terms(self) -> Tensor:
+        """The loss as numbers, to be saved with a model."""
+        flat = [*self.weight, *self.extra, *self.pull, *astuple(self)[3:]]
+        return torch.tensor([float(x) for x in flat], dtype=torch.float64)
+
+
+def from_terms(terms: Tensor) -> Quadratic:
+    """The loss that `terms` described."""
+    w0, w1, a0, a1, t0, t1, centre, lam, nu, beta, frobenius, items = terms.tolist()
+    return Quadratic(
+        (w0, w1), (a0, a1), (t0, t1), centre, lam, nu, beta, bool(frobenius), int(items)
+    )
+
+
+def power(where: str, reg: str, nu: float) -> float:
+    """The exponent of a regulariser by its name."""
+    choose(where, "regulariser", reg, REGULARISERS)
+    return {"l2": 0.0, "sum_w": 1.0, "frequency": nu}[reg]
+
+
+def ials(items: int, *, alpha: float, lam: float, nu: float) -> Quadratic:
+    """Events are drawn to 1, every item with weight alpha to 0 (WRMF, iALS)."""
+    return Quadratic((alpha, 0), (1, 0), (1, 0), 0, lam, nu, 0, False, items)
+
+
+def rg(
+    items: int,
+    *,
+    alpha: float,
+    lam: float,
+    nu: float,
+    beta: float = 0.0,
+    interaction: str = "exact",
+    sampled: int | None = None,
+) -> Quadratic:
+    """RG2, and with beta > 0 RGx: the softmax expanded at 0, plus alpha (o - 1)^2 at events.
+
+    `sampled` takes the weights of Eq. 19 for so many sampled negatives; at N - 1 it is RG2.
+    """
+    choose("rg", "interaction", interaction, INTERACTIONS)
+    if beta > 1:
+        raise SoftdexError(f"rg: expected beta of at most 1, got {beta}: there is no minimum.")
+    if sampled is not None and not 1 <= sampled < items:
+        raise SoftdexError(f"rg: expected 1 to {items - 1} sampled items, got {sampled}.")
+    share = 1.0 if sampled is None else (sampled + 1) / items
+    w, e = share / (2 * items), 1 / (2 * items)
+    pull = (0.5 + alpha, w - e)
+    frobenius = interaction == "frobenius"
+    return Quadratic((0, w), (alpha, e - w), pull, -1, lam, nu, beta, frobenius, items)
+
+
+class Side(NamedTuple):
+    """The rows that are solved for, users or items: CSR of their events, and weights.
+
+    Attributes:
+        indptr, other: int64 and int32; row r met `other[indptr[r]:indptr[r + 1]]`.
+        extra, pull: a and t of each event.
+        weight: of the shared part in each row (R,).
+        reg: regulariser of each row (R,), > 0 where the row has no weight at all.
+        fixed: weight of each row of the other side in the shared part (C,).
+    """
+
+    indptr: Tensor
+    other: Tensor
+    extra: Tensor
+    pull: Tensor
+    weight: Tensor
+    reg: Tensor
+    fixed: Tensor
+
+    def to(self, device: torch.device) -> Side:
+        """The same on another device."""
+        return Side(*(t.to(device) for t in self))
+
+
+class Shared(NamedTuple):
+    """What all rows have in common: row r solves (w_r gram + sum a x x' + reg_r) y = b_r,
+    b_r = w_r pull + sum t x."""
+
+    gram: Tensor
+    pull: Tensor
+
+
+def users_side(matrix: sp.csr_matrix, loss: Quadratic) -> Side:
+    """Systems of users, from their events: confidences, users x items."""
+    total = _sums(matrix)
+    weight = loss.weight[0] + loss.weight[1] * total
+    row = np.repeat(total, np.diff(matrix.indptr))
+    extra, pull = _events(matrix.data, row, loss)
+    return _side(matrix, extra, pull, weight, loss.items * weight, loss, np.ones(matrix.shape[1]))
+
+
+def items_side(matrix: sp.csr_matrix, total: np.ndarray, loss: Quadratic) -> Side:
+    """Systems of items, from their events: confidences, items x users.
+
+    `total` is what each user's events count together (c_x).
+    """
+    weight = loss.weight[0] + loss.weight[1] * total
+    extra, pull = _events(matrix.data, total[matrix.indices], loss)
+    ones = np.ones(matrix.shape[0])
+    return _side(matrix, extra, pull, ones, ones * weight.sum(), loss, weight)
+
+
+def _sums(matrix: sp.csr_matrix) -> np.ndarray:
+    return np.asarray(matrix.sum(1, dtype=np.float64)).ravel()
+
+
+def _events(data: np.ndarray, total: np.ndarray, loss: Quadratic) -> tuple[np.ndarray, np.ndarray]:
+    (a0, a1), (t0, t1) = loss.extra, loss.pull
+    return data * (a0 + a1 * total), data * (t0 + t1 * total)
+
+
+def _side(
+    matrix: sp.csr_matrix,
+    extra: np.ndarray,
+    pull: np.ndarray,
+    weight: np.ndarray,
+    background: np.ndarray,
+    loss: Quadratic,
+    fixed: np.ndarray,
+) -> Side:
+    summed = sp.csr_matrix((extra, matrix.indices, matrix.indptr), shape=matrix.shape)
+    total = background + _sums(summed)
+    reg = np.where(total > 0, loss.lam * np.maximum(total, 0) ** loss.nu, 1.0)
+    floats = (torch.from_numpy(x.astype(np.float32)) for x in (extra, pull, weight, reg, fixed))
+    indptr = torch.from_numpy(matrix.indptr.astype(np.int64))
+    return Side(indptr, torch.from_numpy(matrix.indices.astype(np.int32)), *floats)
+
+
+def shared_by_users(loss: Quadratic, items: Tensor) -> Shared:
+    """What the systems of users share, given all item vectors (N, D)."""
+    gram, total = items.T @ items, items.sum(0)
+    return Shared(_interact(loss, gram, total), loss.centre * total)
+
+
+def _interact(loss: Quadratic, gram: Tensor, total: Tensor) -> Tensor:
+    if loss.frobenius:
+        return (1 - loss.beta) * gram
+    return gram - (loss.beta / loss.items) * torch.outer(total, total)
+
+
+def shared_by_items(loss: Quadratic, users: Tensor, fixed: Tensor, total: Tensor) -> Shared:
+    """What the systems of items share, given all user vectors (U, D) and their weights (U,).
+
+    The interaction of exact RGx couples the items through their sum `total` (D,). It is concave, so
+    with the sum of the moment in its place the loss is bounded from above and each step lowers it;
+    `solve.als` repeats, or solves for the sum where it must be exact.
+    """
+    gram = (users * fixed[:, None]).T @ users
+    pull = loss.centre * (fixed @ users)
+    if loss.frobenius:
+        return Shared((1 - loss.beta) * gram, pull)
+    return Shared(gram, pull + (loss.beta / loss.items) * (gram @ total))
+
+
+def objective(
+    loss: Quadratic, side: Side, users: Tensor, items: Tensor, reg_items: Tensor
+) -> Tensor:
+    """The loss itself, constants included; `side` is that of the users."""
+    gram, total = items.T @ items, items.sum(0)
+    met = _interact(loss, gram, total)
+    spread = ((users @ met) * users).sum(1) - 2 * loss.centre * (users @ total)
+    background = (side.weight * (spread + loss.centre**2 * len(items))).sum()
+    row = torch.repeat_interleave(torch.arange(len(users), device=users.device), side.indptr.diff())
+    events = users.new_zeros(())
+    for start in range(0, len(row), BLOCK):
+        part = slice(start, start + BLOCK)
+        o = (users[row[part]] * items[side.other[part].long()]).sum(1)
+        events = events + (side.extra[part] * o**2 - 2 * side.pull[part] * o).sum()
+    rows = (side.reg * users.square().sum(1)).sum() + (reg_items * items.square().sum(1)).sum()
+    return background + events + rows

@@ -1,0 +1,268 @@
+"""Solve the systems of many rows: exactly, or by a few conjugate-gradient steps.
+
+    (w_r G + sum_j a_j x_j x_j' + reg_r) y_r = b_r
+
+The quick way turns x into the eigenbasis of G, where the shared part is a diagonal: each step then
+costs what the row's events cost, and that diagonal is the preconditioner. On a CPU one compiled
+function does a row at a time; on a GPU the same steps are taken for all rows at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from softdex.solve.normal_equations import Shared, Side
+from softdex.tables import say
+
+STEPS = 4  # of conjugate gradients; scores are then within a percent of exact
+CHUNK = 32_768  # events a thread takes at a time
+LONG = 16_384  # rows with more events are solved by all threads together
+BLOCK_CELLS = 4_000_000  # floats of gathered vectors held at a time by the exact solver
+
+
+def solve_exactly(side: Side, shared: Shared, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's system by Cholesky in float64.
+
+    Returns the solutions (R, D), and for each row y'Ay - 2 b'y, its part of the loss (R,).
+    """
+    y, part = x.new_zeros(len(side.weight), x.shape[1]), x.new_zeros(len(side.weight))
+    for rows, systems, b in systems_of(side, shared, x):
+        found = torch.cholesky_solve(b[:, :, None], _factor(systems))[:, :, 0]
+        y[rows], part[rows] = found.to(x.dtype), -(b * found).sum(1).to(x.dtype)
+    return y, part
+
+
+def systems_of(side: Side, shared: Shared, x: Tensor) -> Any:
+    """Blocks of (rows, their matrices, their right sides), rows of like length together."""
+    lengths = side.indptr.diff()
+    order = torch.argsort(lengths, stable=True)
+    dim, start = x.shape[1], 0
+    gram, pull, wide = shared.gram.double(), shared.pull.double(), x
+    while start < len(order):
+        width = int(lengths[order[start]])
+        most = max(1, BLOCK_CELLS // (dim * max(dim, 2 * width + 8)))
+        rows = order[start : start + most]
+        rows = rows[lengths[rows] <= 2 * width + 8]
+        start += len(rows)
+        place = torch.arange(int(lengths[rows].max()), device=x.device)
+        real = place < lengths[rows, None]
+        at = torch.where(real, side.indptr[rows, None] + place, 0)
+        z = wide[side.other[at].long() if len(side.other) else at].double() if real.any() else None
+        matrix = side.weight[rows].double()[:, None, None] * gram
+        b = side.weight[rows].double()[:, None] * pull
+        if z is not None:
+            extra, lift = (t[at].double() * real for t in (side.extra, side.pull))
+            matrix = matrix + (z * extra[:, :, None]).transpose(1, 2) @ z
+            b = b + (lift[:, None, :] @ z)[:, 0]
+        matrix.diagonal(dim1=1, dim2=2).add_(side.reg[rows].double()[:, None])
+        yield rows, matrix, b
+
+
+def _factor(systems: Tensor) -> Tensor:
+    """Cholesky factors; a matrix without full rank gets the least ridge that mends it."""
+    factor, info = torch.linalg.cholesky_ex(systems)
+    if bool((info > 0).any()):
+        ridge = systems.diagonal(dim1=1, dim2=2).mean(1) * 1e-12 + 1e-300
+        factor = torch.linalg.cholesky(
+            systems + torch.diag_embed(ridge[:, None].expand(systems.shape[:2]))
+        )
+    return factor
+
+
+def eigenbasis(shared: Shared) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors of the Gram matrix, found in float64 on the CPU."""
+    values, vectors = np.linalg.eigh(shared.gram.double().cpu().numpy())
+    like = shared.gram
+    return tuple(torch.from_numpy(t).to(like) for t in (values.clip(0), vectors))  # type: ignore[return-value]
+
+
+def solve_by_cg(
+    side: Side, values: Tensor, pull: Tensor, x: Tensor, steps: int = STEPS
+) -> tuple[Tensor, Tensor]:
+    """A few steps for each row, in the eigenbasis: `x`, `pull` and the result are turned into it.
+
+    Returns the solutions (R, D), and for each row y'Ay - 2 b'y, its part of the loss (R,).
+    """
+    if x.device.type == "cpu":
+        return _on_cpu(side, values, pull, x, steps)
+    return _all_at_once(side, values, pull, x, steps)
+
+
+def _cg(
+    times: Callable[[Tensor], Tensor], diagonal: Tensor, b: Tensor, steps: int
+) -> tuple[Tensor, Tensor]:
+    """Preconditioned conjugate gradients from 0 for rows of b, side by side."""
+    inverse = torch.where(diagonal > 0, 1 / diagonal, 0)
+    y, r, p = torch.zeros_like(b), b.clone(), inverse * b
+    size = (r * p).sum(-1, keepdim=True)
+    for _ in range(steps):
+        q = times(p)
+        curve = (p * q).sum(-1, keepdim=True)
+        step = torch.where(curve > 0, size / curve, 0)
+        y, r = y + step * p, r - step * q
+        new = (r * inverse * r).sum(-1, keepdim=True)
+        p = inverse * r + torch.where(size > 0, new / size, 0) * p
+        size = new
+    return y, -(y * (b + r)).sum(-1)
+
+
+def _all_at_once(
+    side: Side, values: Tensor, pull: Tensor, x: Tensor, steps: int
+) -> tuple[Tensor, Tensor]:
+    """Sampled products at the events, then sparse products, for all rows together."""
+    shape = (len(side.weight), len(x))
+    other = side.other.to(side.indptr.dtype)
+    diagonal = side.weight[:, None] * values + side.reg[:, None]
+
+    def sparse(at_events: Tensor) -> Tensor:
+        return torch.sparse_csr_tensor(side.indptr, other, at_events, shape, check_invariants=False)
+
+    none = sparse(torch.zeros_like(side.extra))
+
+    def times(p: Tensor) -> Tensor:
+        dots = torch.sparse.sampled_addmm(none, p, x.T, beta=0.0).values()
+        return diagonal * p + sparse(side.extra * dots) @ x
+
+    b = side.weight[:, None] * pull + sparse(side.pull) @ x
+    return _cg(times, diagonal, b, steps)
+
+
+def _on_cpu(
+    side: Side, values: Tensor, pull: Tensor, x: Tensor, steps: int
+) -> tuple[Tensor, Tensor]:
+    y = torch.empty(len(side.weight), x.shape[1], dtype=x.dtype)
+    part = torch.empty(len(side.weight), dtype=x.dtype)
+    lengths = side.indptr.diff()
+    for row in torch.nonzero(lengths > LONG)[:, 0].tolist():
+        y[row], part[row] = _long_row(side, row, values, pull, x, steps)
+    arrays = [t.numpy() for t in (*side[:6], values, pull, x, y, part)]
+    _say_if_compiling()
+    edges = _chunks(side.indptr.numpy())
+    with ThreadPoolExecutor(numba.get_num_threads()) as pool:
+        work = [pool.submit(_rows, *arrays, steps, LONG, *ends) for ends in edges]  # type: ignore[call-arg]
+        for done in work:
+            done.result()
+    return y, part
+
+
+def _long_row(
+    side: Side, row: int, values: Tensor, pull: Tensor, x: Tensor, steps: int
+) -> tuple[Tensor, Tensor]:
+    events = slice(int(side.indptr[row]), int(side.indptr[row + 1]))
+    z = x[side.other[events].long()]
+    diagonal = side.weight[row] * values + side.reg[row]
+    b = side.weight[row] * pull + side.pull[events] @ z
+    return _cg(lambda p: diagonal * p + (side.extra[events] * (z @ p)) @ z, diagonal, b, steps)
+
+
+def _chunks(indptr: np.ndarray) -> list[tuple[int, int]]:
+    """Ranges of rows with about as much work each."""
+    rows = len(indptr) - 1
+    cost = indptr[1:] + 8 * np.arange(1, rows + 1)
+    wanted = np.arange(CHUNK, cost[-1] if rows else 0, CHUNK)
+    edges = np.unique(np.concatenate([[0], np.searchsorted(cost, wanted), [rows]]))
+    return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
+
+
+def _say_if_compiling() -> None:
+    """Compiling takes seconds, once: tell the user what they wait for."""
+    place = Path(_rows.stats.cache_path or "")
+    kept = place.is_dir() and any(place.glob(f"rows.{_rows.py_func.__name__}-*.nbi"))
+    if not _rows.signatures and not kept:
+        say("compiling the solver for this machine, once (some seconds; it is kept on disk)")
+
+
+@numba.njit(nogil=True, fastmath=True, cache=True)
+def _rows(  # type: ignore[no-untyped-def]  # noqa: C901
+    indptr, other, extra, lift, weight, reg, values, pull, x, out, part, steps, long, first, last
+):
+    """`_cg` for the rows first ... last that are not long, one after the other."""
+    most, dim = 0, x.shape[1]
+    for i in range(first, last):
+        n = indptr[i + 1] - indptr[i]
+        if n <= long:
+            most = max(most, n)
+    near = np.empty((most, dim), x.dtype)  # a row's vectors, gathered once
+    b = np.empty(dim, x.dtype)  # loops over rows of one array would not be vectorised
+    d, inverse, y = np.empty_like(b), np.empty_like(b), np.empty_like(b)
+    r, p, q = np.empty_like(b), np.empty_like(b), np.empty_like(b)
+    for i in range(first, last):
+        start, n = indptr[i], indptr[i + 1] - indptr[i]
+        if n > long:
+            continue
+        for k in range(dim):
+            b[k] = weight[i] * pull[k]
+            d[k] = weight[i] * values[k] + reg[i]
+        for j in range(n):
+            met = x[other[start + j]]
+            for k in range(dim):
+                near[j, k] = met[k]
+                b[k] += lift[start + j] * met[k]
+        for k in range(dim):
+            inverse[k] = 1 / d[k] if d[k] > 0 else 0
+            y[k] = 0
+            r[k] = b[k]
+            p[k] = inverse[k] * b[k]
+        size = _dot(r, p)
+        for _ in range(min(steps, n + 1)):
+            for k in range(dim):
+                q[k] = d[k] * p[k]
+            _add_events(near, extra, start, n, p, q)
+            curve = _dot(p, q)
+            if not curve > 0:
+                break
+            step = size / curve
+            for k in range(dim):
+                y[k] += step * p[k]
+                r[k] -= step * q[k]
+                q[k] = inverse[k] * r[k]
+            new = _dot(r, q)
+            for k in range(dim):
+                p[k] = q[k] + (new / size) * p[k]
+            size = new
+        for k in range(dim):
+            out[i, k] = y[k]
+            r[k] += b[k]
+        part[i] = -_dot(y, r)
+
+
+@numba.njit(nogil=True, fastmath=True, cache=True)
+def _dot(a, b):  # type: ignore[no-untyped-def]
+    total = a.dtype.type(0)
+    for k in range(len(a)):
+        total += a[k] * b[k]
+    return total
+
+
+@numba.njit(nogil=True, fastmath=True, cache=True)
+def _add_events(near, extra, start, n, p, q):  # type: ignore[no-untyped-def]
+    """q += sum_j a_j x_j (x_j . p), four events at a time."""
+    dim, zero = len(p), p.dtype.type(0)
+    whole = n - n % 4
+    for j in range(0, whole, 4):
+        x0, x1, x2, x3 = near[j], near[j + 1], near[j + 2], near[j + 3]
+        s0, s1, s2, s3 = zero, zero, zero, zero
+        for k in range(dim):
+            s0 += x0[k] * p[k]
+            s1 += x1[k] * p[k]
+            s2 += x2[k] * p[k]
+            s3 += x3[k] * p[k]
+        s0 *= extra[start + j]
+        s1 *= extra[start + j + 1]
+        s2 *= extra[start + j + 2]
+        s3 *= extra[start + j + 3]
+        for k in range(dim):
+            q[k] += s0 * x0[k] + s1 * x1[k] + s2 * x2[k] + s3 * x3[k]
+    for j in range(whole, n):
+        x0 = near[j]
+        s0 = extra[start + j] * _dot(x0, p)
+        for k in range(dim):
+            q[k] += s0 * x0[k]

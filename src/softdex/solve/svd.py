@@ -1,0 +1,232 @@
+"""RG2 in closed form: with alpha = 0 its minimum is a singular value decomposition.
+
+A user's events then weigh what the rest of the row weighs, so RG2 is least squares with one weight
+w_x = c_x / 2N per user and targets S_xy = N c_xy / c_x - 1 (c_x is the sum of the confidences
+c_xy). Rows of S sum to 0, hence
+
+    W^1/2 S = B (1 - 11'/N),    B_xy = c_xy (N / 2 c_x)^1/2,
+
+a matrix as sparse as the log and a projection: no array of users x items is ever made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from softdex.errors import ShapeError, SoftdexError
+from softdex.solve.normal_equations import Quadratic, rg
+
+ITERATIONS = 30  # at most; logs of real users take 4 to 8
+OVERSAMPLE = 32  # vectors beside the wanted ones: they make every iteration count for more
+TOLERANCE = 1e-6  # of what the last iteration added; the rest is then several times smaller
+DEGREE = 4  # products with the matrix and its transpose per iteration
+ROUNDING = 1e-6  # singular values below this part of the first are 0
+WIDEST = 1e8  # how far an iteration may stretch directions apart without loss of digits
+
+
+def why_not(loss: Quadratic) -> str | None:
+    """A sentence that says why a loss has no closed form, or None if it has."""
+    if loss.centre == 0:
+        return "iALS weighs events and other items differently, so rows have weights of their own"
+    if loss.extra[1] != 0:
+        return "weights for sampled negatives differ between events and other items"
+    if loss.extra[0] != 0:
+        return "alpha above 0 weighs events by themselves, where one weight per user is needed"
+    if loss.lam > 0 and loss.nu != 1:
+        return (
+            f"with nu={loss.nu:g} the regulariser is not proportional to the users' weights, "
+            "which makes it a nuclear-norm problem (reg='sum_w' has a closed form)"
+        )
+    if loss.beta > 1 or (loss.frobenius and loss.beta == 1):
+        return f"with beta={loss.beta:g} the loss may have no minimum"
+    plain = rg(loss.items, alpha=0, lam=loss.lam, nu=loss.nu)
+    if replace(loss, beta=0, frobenius=False) != plain:
+        return "the weights are not those of RG2"
+    return None
+
+
+def closed_form(
+    matrix: sp.csr_matrix,
+    loss: Quadratic,
+    dim: int,
+    *,
+    seed: int = 0,
+    iterations: int = ITERATIONS,
+    oversample: int = OVERSAMPLE,
+    tolerance: float = TOLERANCE,
+) -> tuple[Tensor, Tensor]:
+    """Vectors at which RG2 with alpha = 0 and nu = 1 is least, of all vectors of this length.
+
+        P = (sum w / N)^1/4 W^-1/2 U D^1/2,   Q = (N / sum w)^1/4 V D^1/2,   D = (Sigma - tau)+
+
+    where U Sigma V' are the first `dim` singular vectors and values of W^1/2 S, and
+    tau = lam (N sum w)^1/2. The loss is then sum_x c_x / 2 - sum D^2; the first term is its value
+    at 0. Users without events are at 0. Scores are the only best ones iff the singular values at
+    `dim` and after it differ, or the first of them is at most tau.
+
+    Args:
+        matrix: confidences, users x items; all is computed in its type, float32 or float64.
+        loss: `why_not` of it must be None. Exact RGx has the minimum of RG2; as printed it is RG2
+            with both factors over (1 - beta)^1/2.
+        dim: length of the vectors; those past the rank are 0.
+        seed: of the random start.
+        iterations, oversample, tolerance: of `singular`.
+
+    Returns:
+        P (U, dim), Q (N, dim).
+    """
+    reason = why_not(loss)
+    if reason is not None:
+        raise SoftdexError(f"svd: {reason}. Use solver='als'.")
+    items = matrix.shape[1]
+    if items != loss.items:
+        raise ShapeError(f"svd: expected a log of {loss.items} items, got {items}.")
+    total = _sums(matrix)
+    scale = _over(items, 2 * total) ** 0.5
+    left, values, right = singular(
+        matrix,
+        scale,
+        dim,
+        seed=seed,
+        iterations=iterations,
+        oversample=oversample,
+        tolerance=tolerance,
+    )
+    weight = float(total.sum()) / (2 * items)  # sum w
+    kept = (values - loss.lam * (items * weight) ** 0.5).clamp(min=0).sqrt()
+    if loss.frobenius:
+        kept = kept / (1 - loss.beta) ** 0.5
+    share = (weight / items or 1.0) ** 0.25
+    p = torch.from_numpy(2 * scale)[:, None] * left * (kept * share)
+    return p.to(right.dtype), (right * (kept / share)).to(right.dtype)
+
+
+def full_matrix_form(
+    matrix: sp.csr_matrix,
+    lam: float,
+    dim: int,
+    *,
+    seed: int = 0,
+    iterations: int = ITERATIONS,
+    oversample: int = OVERSAMPLE,
+    tolerance: float = TOLERANCE,
+) -> tuple[Tensor, Tensor]:
+    """Vectors at which RG2 with lam |P Q'|^2 for a regulariser is least (S2 Eq. 48).
+
+    P = (W + lam)^-1/2 U Sigma^1/2,   Q = V Sigma^1/2,   U Sigma V' of (W + lam)^-1/2 W S
+    """
+    total, items = _sums(matrix), matrix.shape[1]
+    weight = total / (2 * items)
+    scale = (_over(items, 2 * total) * _over(weight, weight + lam)) ** 0.5
+    left, values, right = singular(
+        matrix,
+        scale,
+        dim,
+        seed=seed,
+        iterations=iterations,
+        oversample=oversample,
+        tolerance=tolerance,
+    )
+    p = torch.from_numpy(_over(1.0, weight + lam) ** 0.5)[:, None] * left * values.sqrt()
+    return p.to(right.dtype), (right * values.sqrt()).to(right.dtype)
+
+
+def singular(
+    matrix: sp.csr_matrix,
+    scale: np.ndarray,
+    dim: int,
+    *,
+    seed: int,
+    iterations: int,
+    oversample: int,
+    tolerance: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The first singular vectors and values of A = diag(scale) matrix (1 - 11'/N).
+
+    Subspace iteration from random vectors: a Chebyshev polynomial of A'A, least where the
+    unwanted singular values lie, then QR, then the best vectors within the span (Rayleigh-Ritz).
+    It ends after `iterations`, or when the last one added less than `tolerance` of the sum of
+    squared values. Costs iterations * (nnz + (U + N) D) * D, D = dim + oversample, and holds
+    about 12 blocks of (U + N) x D.
+
+    Returns:
+        left (U, dim), values (dim,) in float64 from large to small, right (N, dim). Past the rank,
+        values and left vectors are 0.
+    """
+    data = matrix.data * np.repeat(scale, np.diff(matrix.indptr)).astype(matrix.dtype)
+    rows = sp.csr_matrix((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+    items = rows.shape[1]
+    generator = torch.Generator().manual_seed(seed)
+    v = torch.randn(items, min(dim + oversample, items), generator=generator)
+    v, before = torch.linalg.qr(_centred(v.to(torch.from_numpy(data[:0]).dtype)))[0], 0.0
+    for done in itertools.count(1):
+        y = _forward(rows, v)
+        squares, turn = _ritz(y)
+        v, y = v @ turn, y @ turn
+        found = float(squares[:dim].sum())
+        if done >= iterations or found - before <= tolerance * found:
+            break
+        before = found
+        v = torch.linalg.qr(chebyshev(rows, v, y, squares))[0]
+    values = squares[:dim].sqrt()
+    real = values > values.amax() * ROUNDING
+    left = torch.where(real, y[:, :dim] / values, 0)
+    out = torch.zeros(dim, dtype=torch.float64)
+    out[: len(values)] = torch.where(real, values, 0)
+    return _wide(left, dim), out, _wide(v[:, :dim], dim)
+
+
+def _ritz(y: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared singular values of y (U, L) from large to small, and its right singular vectors."""
+    wide = y.double()
+    squares, turn = torch.linalg.eigh(wide.T @ wide)
+    return squares.flip(0).clamp(min=0), turn.flip(1).to(y.dtype)
+
+
+def chebyshev(rows: sp.csr_matrix, v: Tensor, y: Tensor, squares: Tensor) -> Tensor:
+    """T_k((A'A - e) / e) v, with y = A v and 2e the smallest squared value.
+
+    |T_k| is at most 1 for values up to 2e, and grows as fast as a polynomial can above.
+    """
+    first = float(squares[0])
+    e = max(float(squares[-1]), first * 1e-10) / 2
+    growth = math.acosh(max(first / e - 1, 1.0))
+    degree = min(DEGREE, max(1, int(math.log(WIDEST) / max(growth, 1.0))))
+    before, now = v, _backward(rows, y) / e - v
+    for _ in range(degree - 1):
+        following = _backward(rows, _forward(rows, now)) * (2 / e) - 2 * now - before
+        before, now = now, following
+    return now
+
+
+def _forward(rows: sp.csr_matrix, v: Tensor) -> Tensor:
+    return torch.from_numpy(rows @ _centred(v).numpy())
+
+
+def _backward(rows: sp.csr_matrix, y: Tensor) -> Tensor:
+    return _centred(torch.from_numpy(rows.T @ y.numpy()))
+
+
+def _centred(v: Tensor) -> Tensor:
+    return v - v.mean(0, dtype=torch.float64).to(v.dtype)
+
+
+def _wide(block: Tensor, dim: int) -> Tensor:
+    """With columns of 0 up to `dim`."""
+    return torch.nn.functional.pad(block, (0, dim - block.shape[1]))
+
+
+def _sums(matrix: sp.csr_matrix) -> np.ndarray:
+    return np.asarray(matrix.sum(1, dtype=np.float64)).ravel()
+
+
+def _over(above: np.ndarray | float, below: np.ndarray) -> np.ndarray:
+    """A ratio, 0 where the denominator is."""
+    return np.divide(above, below, out=np.zeros_like(below), where=below > 0)

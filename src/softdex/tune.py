@@ -1,0 +1,193 @@
+"""Tune: find options of a recipe on a validation part, by successive halving."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import qmc
+
+from softdex import recipes
+from softdex.errors import SoftdexError
+from softdex.holdout import Holdout
+from softdex.interactions import Interactions
+from softdex.learn import METRIC, finish, measurer
+from softdex.options import kinds
+from softdex.retrieve import Retriever, from_training
+from softdex.solve.loop import Run
+from softdex.tables import Rows, say
+
+KEPT = 3  # one setting in so many goes on, with so many times the epochs
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a search found.
+
+    Attributes:
+        options: the best options, ready for `fit(name, train, valid, **options)`.
+        model: the model they gave.
+        metric: its NDCG@20 on the (sampled) validation users. The best of many is lucky: measure
+            the model on a test part that had no say.
+        settings: every setting with the epochs it got and what it scored, best first.
+    """
+
+    options: dict[str, Any]
+    model: Retriever
+    metric: float
+    settings: Rows
+
+    def __str__(self) -> str:
+        return str(self.settings)
+
+    __repr__ = __str__
+
+
+class _Trial:
+    """One setting, trained as far as it has come."""
+
+    def __init__(
+        self, name: str, options: dict[str, Any], train: Interactions, valid: Holdout
+    ) -> None:
+        self.name, self.options, self.train, self.valid = name, options, train, valid
+        self.score, self.epochs = -float("inf"), 0
+        self.model: Retriever | None = None
+        self.run: Run | None = None
+
+    def advance(self, epochs: int) -> None:
+        """Train up to so many epochs in all, and measure."""
+        if self.model is None:
+            made = recipes.recipe(self.name)(self.train, **self.options)
+            parts = made if not hasattr(made, "trainer") else (made.encoder, made.scorer)
+            self.model = from_training(self.name, self.options, self.train, *parts)
+            self.measure = measurer(self.model, self.valid)
+            if hasattr(made, "trainer"):
+                self.run = Run(made, self.train, measure=self.measure, quiet=True)
+        if self.run is None:
+            self.score, self.epochs = self.measure(), 1
+            return
+        self.run.advance(epochs - self.run.progress.epoch)
+        self.score, self.epochs = self.run.progress.best, self.run.progress.epoch
+
+    def drop(self) -> None:
+        """Let go of the tables."""
+        self.model = self.run = None
+
+    def done(self) -> Retriever:
+        """The model of the best epoch."""
+        assert self.model is not None
+        if self.run is not None:
+            finish(self.model, self.run)
+        self.model.info["metrics"]["valid"] = dict(self.model.evaluate(self.valid))
+        return self.model
+
+
+def tune(
+    name: str,
+    train: Interactions,
+    valid: Holdout,
+    *,
+    settings: int = 24,
+    space: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    **fixed: Any,
+) -> Tuned:
+    """Search for good options of a recipe.
+
+    Settings are spread evenly over the space, the recipe's defaults among them. All are trained
+    for a ninth of the epochs, the best third goes on to a third of them, the best third of those to
+    the end: what is trained is never trained again, and the log is prepared once. Ctrl-C ends the
+    search with what was best so far.
+
+    Args:
+        name: a recipe.
+        train: the training part of a split.
+        valid: the part to measure on.
+        settings: how many are tried.
+        space: options to vary: a list of choices, or a pair (low, high) of numbers, taken on a
+            logarithmic scale. None takes the recipe's own, `softdex.recipes.space(name)`.
+        seed: of the settings (that of the training is an option).
+        fixed: options that are the same in every setting.
+    """
+    recipes.check_options(name, fixed)
+    recipes.check_log("tune", train)
+    if not isinstance(valid, Holdout) or not len(valid.targets.ids):
+        raise SoftdexError("tune: expected a validation part with targets: valid= of a split.")
+    if isinstance(settings, bool) or not isinstance(settings, int) or settings < 1:
+        raise SoftdexError(f"tune: expected a number of settings >= 1, got {settings!r}.")
+    varied = {n: s for n, s in (space or recipes.space(name)).items() if n not in fixed}
+    if not varied:
+        raise SoftdexError(f"tune: {name} has nothing to tune. Pass space={{option: [...]}}.")
+    chosen = _spread(name, varied, settings, seed)
+    for options in chosen:
+        recipes.check_options(name, options)
+    base = recipes.options(name) | fixed
+    trials = [_Trial(name, base | options, train, valid) for options in chosen]
+    began = time.perf_counter()
+    try:
+        _halve(trials, int(base.get("epochs", 1)), began)
+    except KeyboardInterrupt:
+        if all(trial.model is None for trial in trials):
+            raise
+        say("stopped: the best setting so far is kept")
+    ranked = sorted(trials, key=lambda t: (t.model is None, -t.score))
+    rows = [
+        {**{n: t.options[n] for n in varied}, "epochs": t.epochs, METRIC: t.score}
+        for t in ranked
+        if t.epochs
+    ]
+    title = f"{name}: {len(rows)} settings in {time.perf_counter() - began:.1f} s"
+    best = ranked[0]
+    given = fixed | {n: best.options[n] for n in varied}
+    return Tuned(given, best.done(), best.score, Rows(title, rows))
+
+
+def _halve(trials: list[_Trial], epochs: int, began: float) -> None:
+    """Train all a little, the better ones on and on."""
+    alive = list(trials)
+    has_epochs = epochs > 1
+    budgets = [max(1, -(-epochs // KEPT**2)), max(1, -(-epochs // KEPT)), epochs]
+    for budget in sorted(set(budgets if has_epochs and len(alive) > 1 else budgets[-1:])):
+        last = budget == epochs
+        keep = 1 if last else max(1, -(-len(alive) // KEPT))
+        best: list[_Trial] = []
+        for trial in alive:
+            trial.advance(budget)
+            best = sorted([*best, trial], key=lambda t: -t.score)
+            if len(best) > keep:
+                best.pop().drop()
+        spent = time.perf_counter() - began
+        say(
+            f"tuning: {len(alive)} settings to epoch {budget}, best ndcg@20 {best[0].score:.4f}, "
+            f"{spent:.1f} s in all"
+        )
+        alive = best
+
+
+def _spread(name: str, space: Mapping[str, Any], settings: int, seed: int) -> list[dict[str, Any]]:
+    """Settings spread evenly over a space; the first are the recipe's defaults."""
+    points = qmc.Halton(len(space), seed=seed).random(settings - 1)
+    annotated, defaults = kinds(recipes.recipe(name)), recipes.options(name)
+    first = {option: defaults.get(option) for option in space}
+    found = [first]
+    for point in points:
+        setting = {}
+        for (option, among), at in zip(space.items(), point, strict=True):
+            setting[option] = _pick(option, among, float(at), annotated.get(option) is int)
+        found.append(setting)
+    return found
+
+
+def _pick(option: str, among: Any, at: float, whole: bool) -> Any:
+    if isinstance(among, list) and among:
+        return among[int(at * len(among))]
+    if isinstance(among, tuple) and len(among) == 2 and 0 < among[0] < among[1]:
+        value = float(np.exp(np.log(among[0]) + at * np.log(among[1] / among[0])))
+        return round(value) if whole else float(f"{value:.3g}")
+    raise SoftdexError(
+        f"tune: expected {option} as a list of choices or a pair (low, high) with 0 < low < high, "
+        f"got {among!r}."
+    )
