@@ -55,7 +55,7 @@ def test_a_start_helps_at_once(parts: sdx.Split, ssm: sdx.Retriever) -> None:
 
 @pytest.mark.parametrize(("recipe", "options", "words"), [
     ("ssm", {"dim": 4}, "vectors of length 8, this model of 4"),
-    ("popular", {}, "counts, in one step"),
+    ("popular", {}, "in one step"),
 ])  # fmt: skip
 def test_a_start_that_does_not_fit_is_refused(
     parts: sdx.Split, ssm: sdx.Retriever, recipe: str, options: dict[str, Any], words: str

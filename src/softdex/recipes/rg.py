@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from softdex.errors import choose
+import torch
+
+from softdex.encode.history import Mixed
+from softdex.errors import SoftdexError, choose
 from softdex.interactions import Interactions
+from softdex.objective.taylor import rg_of_vectors
 from softdex.options import at_least
-from softdex.solve import normal_equations
-from softdex.solve.als import Job, closed, initial
+from softdex.score import Dot
+from softdex.solve import newton_cg, normal_equations
+from softdex.solve.als import Job, closed, initial, with_fold_in
+from softdex.solve.fold_in import FoldIn
 from softdex.solve.loop import Schedule
+from softdex.solve.normal_equations import Quadratic
 from softdex.solve.rows import STEPS
 
 ABOUT = {
@@ -33,6 +41,9 @@ def rg(
     interaction: str = "exact",
     sampled: int | None = None,
     solver: str = "als",
+    encoder: str = "user",
+    share: float = 0.5,
+    max_history: int = 200,
     epochs: int = 8,
     patience: int = 2,
     steps: int = STEPS,
@@ -53,15 +64,27 @@ def rg(
         beta: how much of the interaction between items is kept: 0 is RG2, above it RGx.
         interaction: `exact` (of the expansion), or `frobenius` (as the paper prints it).
         sampled: weights for so many sampled negatives (Eq. 19) instead of all items.
-        solver: `als`, or `svd` (one closed form for everything; needs alpha=0).
-        epochs: at most so many sweeps over users and items.
+        solver: `als`; `svd` (one closed form for everything; needs alpha=0); or `newton_cg`, for
+            encoders that have none.
+        encoder: a user is a vector of their own (`user`); with `newton_cg` also the mean of their
+            history (`history`), or both (`mix`).
+        share: weight of the own vector in `mix`.
+        max_history: how many of the latest items the history holds.
+        epochs: at most so many sweeps over users and items, or Newton steps.
         patience: sweeps without a better validation metric before stopping; 0 never stops.
         steps: of conjugate gradients in each system; 0 solves it exactly.
         seed: of initial vectors.
         device: `auto`, `cpu`, `cuda`.
     """
-    choose("rg", "solver", solver, ("als", "svd"))
-    at_least("rg", 1, dim=dim, epochs=epochs)
+    choose("rg", "solver", solver, ("als", "svd", "newton_cg"))
+    choose("rg", "encoder", encoder, ("user", "history", "mix"))
+    if encoder != "user" and solver != "newton_cg":
+        raise SoftdexError(f"rg: encoder={encoder!r} has no closed form. Use solver='newton_cg'.")
+    if sampled is not None and solver == "newton_cg":
+        raise SoftdexError("rg: newton_cg takes all items. Leave sampled out, or use solver='als'.")
+    if not 0 <= share <= 1:
+        raise SoftdexError(f"rg: expected share from 0 to 1, got {share}.")
+    at_least("rg", 1, dim=dim, epochs=epochs, max_history=max_history)
     least = {"alpha": alpha, "lam": lam, "nu": nu, "beta": beta, "steps": steps}
     at_least("rg", 0, patience=patience, seed=seed, **least)
     loss = normal_equations.rg(
@@ -76,4 +99,24 @@ def rg(
     if solver == "svd":
         return closed(train, loss, dim, seed)
     schedule = Schedule(epochs, patience, device)
+    if solver == "newton_cg":
+        length = None if encoder == "user" else max_history
+        parts = _random(train, loss, dim, seed, share if encoder == "mix" else 0.0, length)
+        score = partial(rg_of_vectors, alpha=alpha, beta=beta, interaction=interaction)
+        return newton_cg.Job(*parts, score, newton_cg.penalty(loss, train), schedule)
     return Job(*initial(train, loss, dim, seed), loss, steps, schedule)
+
+
+def _random(
+    train: Interactions, loss: Quadratic, dim: int, seed: int, share: float, length: int | None
+) -> tuple[FoldIn | Mixed, Dot]:
+    """Encoder and scorer with random vectors; a length makes the encoder read histories."""
+    generator = torch.Generator().manual_seed(seed)
+    users, items = (
+        torch.randn(n, dim, generator=generator) / dim**0.5
+        for n in (train.num_users, train.num_items)
+    )
+    if length is None:
+        return with_fold_in(train, loss, users, items)
+    scorer = Dot(items)
+    return Mixed(users, torch.tensor(share), torch.tensor(length), scorer.items), scorer

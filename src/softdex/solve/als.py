@@ -177,15 +177,18 @@ def initial(log: Interactions, loss: Quadratic, dim: int, seed: int) -> tuple[Fo
     generator = torch.Generator().manual_seed(seed)
     codes = torch.randn(log.num_users, dim, generator=generator) / dim**0.5
     items = torch.from_numpy(confidences(log)[1] @ codes.numpy())
-    return _parts(log, loss, torch.zeros(log.num_users, dim), items)
+    return with_fold_in(log, loss, torch.zeros(log.num_users, dim), items)
 
 
 def closed(log: Interactions, loss: Quadratic, dim: int, seed: int) -> tuple[FoldIn, Dot]:
     """Encoder and scorer at the minimum itself, where there is a closed form of it."""
-    return _parts(log, loss, *closed_form(confidences(log)[0], loss, dim, seed=seed))
+    return with_fold_in(log, loss, *closed_form(confidences(log)[0], loss, dim, seed=seed))
 
 
-def _parts(log: Interactions, loss: Quadratic, users: Tensor, items: Tensor) -> tuple[FoldIn, Dot]:
+def with_fold_in(
+    log: Interactions, loss: Quadratic, users: Tensor, items: Tensor
+) -> tuple[FoldIn, Dot]:
+    """Encoder and scorer of these vectors."""
     scorer = Dot(items)
     total = np.asarray(confidences(log)[0].sum(1), np.float32).ravel()
     return FoldIn(users, torch.from_numpy(total), loss.terms(), scorer.items), scorer
