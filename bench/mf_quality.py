@@ -3,8 +3,9 @@
     python bench/mf_quality.py TASK OUT.jsonl [name=value ...]
 
 Tasks: `gowalla-valid` (10 % of train cut off, for tuning), `gowalla-test` (the LightGCN split; the
-BARS board's MF-BPR has recall@20 .1627, ndcg@20 .1378), `ml-1m` (80/10/10 per user, early stop).
-`recipe=ssm seed=0 device=auto` and every option of the recipe can be given.
+BARS board's MF-BPR has recall@20 .1627, ndcg@20 .1378), `ml-1m` and `ml-10m-implicit` (80/10/10 per
+user, early stop). `recipe=ssm seed=0 device=auto` and every option of the recipe can be given;
+`tune=24` looks for the others among so many settings first, on validation.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from softdex.retrieve import versions
 
 
 def split(task: str) -> sdx.Split:
-    if task == "ml-1m":
-        return sdx.split.rg(sdx.read(need("ml-1m.parquet"), quiet=True), seed=0)
+    if task.startswith("ml-"):
+        return sdx.split.rg(sdx.read(need(f"{task}.parquet"), quiet=True), seed=0)
     log = sdx.read(need("gowalla.parquet"), quiet=True)
     return sdx.split.lightgcn(log, valid=0.1 if task == "gowalla-valid" else 0.0)
 
@@ -45,9 +46,13 @@ def main() -> None:
         return
     train, valid, test = split(task)
     asked = valid if task == "gowalla-valid" and valid is not None else test
-    early = valid if task == "ml-1m" else None
+    early = valid if task.startswith("ml-") else None
+    count = options.pop("tune", None)
     began = time.perf_counter()
-    model = sdx.fit(recipe, train, valid=early, **options)
+    if count is not None and valid is not None:
+        model = sdx.tune(recipe, train, valid, settings=count, **options).model
+    else:
+        model = sdx.fit(recipe, train, valid=early, **options)
     seconds = time.perf_counter() - began
     result = model.evaluate(asked, (10, 20))
     epochs = len(model.info["training"]["history"])
