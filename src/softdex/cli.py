@@ -108,6 +108,9 @@ def fit(
     start: Annotated[
         str | None, typer.Option(help="Earlier model or run to start from, aligned by key.")
     ] = None,
+    tune: Annotated[
+        int | None, typer.Option(help="Try so many settings of the recipe on validation first.")
+    ] = None,
     refit: Annotated[
         bool, typer.Option("--refit", help="At the end, train again on train and validation.")
     ] = False,
@@ -125,7 +128,7 @@ def fit(
             raise SoftdexError("fit: --resume needs --out, the folder of the stopped run.")
         config = out / run.CONFIG
     plan = _plan(config, source, locals())
-    given = {"refit": refit or None, "max_memory": max_memory, "start": start}
+    given = {"refit": refit or None, "max_memory": max_memory, "start": start, "tune": tune}
     plan.setdefault("train", {}).update({n: v for n, v in given.items() if v is not None})
     if recipe:
         plan["recipe"] = recipe

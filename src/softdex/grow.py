@@ -9,7 +9,7 @@ import pyarrow as pa
 import scipy.sparse as sp
 import torch
 
-from softdex.catalogue import find
+from softdex.catalogue import find, plain_table
 from softdex.errors import DataError, SoftdexError, some
 from softdex.index.flat import Flat
 from softdex.interactions import Interactions
@@ -112,13 +112,19 @@ def _matrix(
 
 def _rows_below(table: pa.Table, log: Interactions) -> pa.Table:
     """A model's item table with rows for the items of a log: its own columns, or nothing."""
-    given = log.item_table
+    given = pa.table({}) if log.item_table is None else plain_table(log.item_table)
     columns = []
-    for field in table.schema:
-        has = given is not None and field.name in given.column_names
-        new = given[field.name].cast(field.type) if has else pa.nulls(log.num_items, field.type)  # type: ignore[index]
-        parts = [*table[field.name].chunks, *(new.chunks if has else [new])]
-        columns.append(pa.chunked_array(parts, field.type))
+    for name, kind in zip(table.column_names, table.schema.types, strict=True):
+        new = [pa.nulls(log.num_items, kind)]
+        if name in given.column_names:
+            try:
+                new = given[name].cast(kind).chunks
+            except pa.ArrowException as error:
+                raise DataError(
+                    f"add_items: the model has the item column {name!r} as {kind}, the log's is "
+                    f"another ({error}). Cast it first."
+                ) from None
+        columns.append(pa.chunked_array([*table[name].chunks, *new], kind))
     return pa.table(columns, names=table.column_names)
 
 

@@ -19,15 +19,16 @@ from softdex.artifact import plain, write_atomically
 from softdex.catalogue import listed
 from softdex.errors import DataError, SoftdexError, choose
 from softdex.evaluate import CONVENTIONS, Result
-from softdex.holdout import Split
+from softdex.holdout import Holdout, Split
 from softdex.interactions import Interactions
 from softdex.options import check, kinds
 from softdex.read import read
 from softdex.retrieve import MODEL_FILE, Retriever, load
 from softdex.solve.checkpoint import FILE as CHECKPOINT
 from softdex.tables import parse_bytes, say
+from softdex.tune import tune
 
-CONFIG, METRICS = "config.toml", "metrics.json"
+CONFIG, METRICS, SETTINGS = "config.toml", "metrics.json", "settings.json"
 PREPARE = {"min_rating": float | None, "k_core": int | None}
 PATHS = {"source": str | list[str], "items": str | list[str]}  # a file has no tables in memory
 RULES = {**CONVENTIONS, "index": ("served", "exact", "both")}
@@ -36,7 +37,7 @@ SECTIONS: dict[str, dict[str, Any] | None] = {
     "data": {n: k for n, k in kinds(read).items() if n != "quiet"} | PREPARE | PATHS,
     "split": None,
     "options": None,
-    "train": {"refit": bool, "max_memory": int | str | None, "start": str | None},
+    "train": {"refit": bool, "max_memory": int | str | None, "start": str | None, "tune": int},
     "evaluate": MEASURE,
 }
 Plan = dict[str, Any]
@@ -163,7 +164,10 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
     if fitting.get("start") is not None:
         fitting["start"] = load(fitting["start"])
     try:
-        model = recipes.fit(name, train, valid=valid, **fitting, **plan.get("options", {}))
+        if fitting.get("tune") is not None:
+            model = _tune(plan, train, valid)
+        else:
+            model = recipes.fit(name, train, valid=valid, **fitting, **plan.get("options", {}))
     except BaseException as error:
         if not (out / CHECKPOINT).exists():  # nothing to go on with: leave the folder as it was
             _put_back(out, before)
@@ -178,6 +182,27 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
     save_text(out / METRICS, json.dumps(plain(summary(name, result)), indent=2) + "\n")
     (out / CHECKPOINT).unlink(missing_ok=True)
     return model, result, out
+
+
+def _tune(plan: Plan, train: Interactions, valid: Holdout | None) -> Retriever:
+    """The model of the best of many settings, which becomes the plan's."""
+    how, name = plan["train"], plan["recipe"]
+    if valid is None:
+        raise SoftdexError("fit: --tune needs a validation part. Choose a split that has one.")
+    if how.get("start") is not None:
+        raise SoftdexError("fit: --tune looks for settings from scratch. Leave --start out.")
+    if how.get("refit") and "epochs" not in recipes.options(name):
+        raise SoftdexError(f"fit: {name} is found in one step: there is nothing to --refit.")
+    found = tune(name, train, valid, settings=how["tune"], **plan.get("options", {}))
+    say(str(found))
+    plan["options"] = found.options
+    plan["train"] = {n: v for n, v in how.items() if n != "tune"}
+    out = Path(plan["out"])
+    save_text(out / CONFIG, to_toml(plan))
+    save_text(out / SETTINGS, json.dumps(plain(list(found.settings)), indent=1) + "\n")
+    if not how.get("refit"):
+        return found.model
+    return recipes.refitted(name, found.model.options, train, valid, found.model)
 
 
 def _put_back(out: Path, config: bytes | None) -> None:

@@ -15,7 +15,7 @@ from softdex.errors import SoftdexError
 from softdex.holdout import Holdout
 from softdex.interactions import Interactions
 from softdex.learn import METRIC, finish, measurer
-from softdex.options import kinds
+from softdex.options import fits, kinds
 from softdex.retrieve import Retriever, from_training
 from softdex.solve.loop import Run
 from softdex.tables import Rows, say
@@ -56,6 +56,7 @@ class _Trial:
         self.score, self.epochs = -float("inf"), 0
         self.model: Retriever | None = None
         self.run: Run | None = None
+        self.error: SoftdexError | None = None
 
     def advance(self, epochs: int) -> None:
         """Train up to so many epochs in all, and measure."""
@@ -69,8 +70,14 @@ class _Trial:
         if self.run is None:
             self.score, self.epochs = self.measure(), 1
             return
-        self.run.advance(epochs - self.run.progress.epoch)
-        self.score, self.epochs = self.run.progress.best, self.run.progress.epoch
+        try:
+            if self.error is None:
+                self.run.advance(epochs - self.run.progress.epoch)
+        except SoftdexError as error:  # it diverged: the others go on
+            self.error = error
+            say(f"tuning: a setting failed ({error})")
+        finally:
+            self.score, self.epochs = self.run.progress.best, self.run.progress.epoch
 
     def drop(self) -> None:
         """Let go of the tables."""
@@ -118,22 +125,25 @@ def tune(
         raise SoftdexError("tune: expected a validation part with targets: valid= of a split.")
     if isinstance(settings, bool) or not isinstance(settings, int) or settings < 1:
         raise SoftdexError(f"tune: expected a number of settings >= 1, got {settings!r}.")
-    varied = {n: s for n, s in (space or recipes.space(name)).items() if n not in fixed}
+    space = recipes.space(name) if space is None else space
+    if not isinstance(space, Mapping):
+        raise SoftdexError(f"tune: expected space={{option: [...]}}, got {space!r}.")
+    varied = {n: s for n, s in space.items() if n not in fixed}
     if not varied:
         raise SoftdexError(f"tune: {name} has nothing to tune. Pass space={{option: [...]}}.")
     chosen = _spread(name, varied, settings, seed)
-    for options in chosen:
-        recipes.check_options(name, options)
     base = recipes.options(name) | fixed
     trials = [_Trial(name, base | options, train, valid) for options in chosen]
     began = time.perf_counter()
     try:
-        _halve(trials, int(base.get("epochs", 1)), began)
+        _halve(trials, max(int(t.options.get("epochs", 1)) for t in trials), began)
     except KeyboardInterrupt:
-        if all(trial.model is None for trial in trials):
+        if not any(trial.epochs for trial in trials):
             raise
         say("stopped: the best setting so far is kept")
     ranked = sorted(trials, key=lambda t: (t.model is None, -t.score))
+    if not ranked[0].epochs and ranked[0].error is not None:
+        raise ranked[0].error
     rows = [
         {**{n: t.options[n] for n in varied}, "epochs": t.epochs, METRIC: t.score}
         for t in ranked
@@ -168,26 +178,38 @@ def _halve(trials: list[_Trial], epochs: int, began: float) -> None:
 
 
 def _spread(name: str, space: Mapping[str, Any], settings: int, seed: int) -> list[dict[str, Any]]:
-    """Settings spread evenly over a space; the first are the recipe's defaults."""
-    points = qmc.Halton(len(space), seed=seed).random(settings - 1)
+    """Settings spread evenly over a space, each once; the first are the recipe's defaults."""
     annotated, defaults = kinds(recipes.recipe(name)), recipes.options(name)
-    first = {option: defaults.get(option) for option in space}
-    found = [first]
-    for point in points:
-        setting = {}
-        for (option, among), at in zip(space.items(), point, strict=True):
-            setting[option] = _pick(option, among, float(at), annotated.get(option) is int)
-        found.append(setting)
+    whole = {n: fits(1, kind) and not fits(0.5, kind) for n, kind in annotated.items()}
+    for option, among in space.items():
+        for value in _sample(option, among, whole.get(option, False)):
+            recipes.check_options(name, {option: value})
+    found = [{option: defaults[option] for option in space}]
+    for point in qmc.Halton(len(space), seed=seed).random(settings - 1):
+        setting = {
+            option: _pick(among, float(at), whole[option])
+            for (option, among), at in zip(space.items(), point, strict=True)
+        }
+        if setting not in found:
+            found.append(setting)
     return found
 
 
-def _pick(option: str, among: Any, at: float, whole: bool) -> Any:
+def _sample(option: str, among: Any, whole: bool) -> list[Any]:
+    """Every choice, or both ends of a range."""
     if isinstance(among, list) and among:
-        return among[int(at * len(among))]
-    if isinstance(among, tuple) and len(among) == 2 and 0 < among[0] < among[1]:
-        value = float(np.exp(np.log(among[0]) + at * np.log(among[1] / among[0])))
-        return round(value) if whole else float(f"{value:.3g}")
+        return among
+    pair = isinstance(among, tuple) and len(among) == 2 and all(fits(x, float) for x in among)
+    if pair and 0 < among[0] < among[1]:
+        return [_pick(among, at, whole) for at in (0.0, 1.0)]
     raise SoftdexError(
         f"tune: expected {option} as a list of choices or a pair (low, high) with 0 < low < high, "
         f"got {among!r}."
     )
+
+
+def _pick(among: Any, at: float, whole: bool) -> Any:
+    if isinstance(among, list):
+        return among[int(at * len(among))]
+    value = float(np.exp(np.log(among[0]) + at * np.log(among[1] / among[0])))
+    return round(value) if whole else float(f"{value:.3g}")

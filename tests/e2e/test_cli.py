@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
@@ -117,6 +118,37 @@ def test_the_config_of_a_run_makes_the_same_run_again(softdex: Softdex) -> None:
     assert softdex("fit", "--config", "a/config.toml", "--out", "b").code == 0
     assert Path("a/metrics.json").read_bytes() == Path("b/metrics.json").read_bytes()
     assert Path("a/model.sdx").read_bytes() == Path("b/model.sdx").read_bytes()
+
+
+def test_tune_keeps_the_best_setting_and_what_was_tried(softdex: Softdex) -> None:
+    words = ("fit", "clicks.csv", "-r", "rg2", "-o", "dim=8", "-o", "epochs=4", "--tune", "4")
+    done = softdex(*words, "--refit", "--out", "a", "--split", "per_user", "--json").json()
+    tried = json.loads(Path("a/settings.json").read_text())
+    assert 1 < len(tried) <= 4
+    best = max(tried, key=lambda row: row["ndcg@20"])
+    model = sdx.load("a")
+    assert (model.options["alpha"], model.options["lam"]) == (best["alpha"], best["lam"])
+    assert model.info["refitted"]
+    again = softdex("fit", "--config", "a/config.toml", "--out", "b", "--json").json()
+    assert again["metrics"] == done["metrics"]
+    assert not Path("b/settings.json").exists()
+
+
+def test_a_graph_reads_splits_trains_and_is_measured(softdex: Softdex) -> None:
+    rng = np.random.default_rng(0)
+    source = rng.integers(200, size=4000)
+    target = source // 20 * 20 + rng.integers(20, size=4000)  # links stay in groups of 20
+    table = pa.table({"source": source, "target": target})
+    pcsv.write_csv(table, "edges.csv")
+    figures = {}
+    for recipe in ("rgx", "popular"):
+        done = softdex(
+            "fit", "edges.csv", "-r", recipe, "--duplicates", "last", "--split", "rg",
+            "--out", recipe, "--k", "10", "--json",
+        ).json()  # fmt: skip
+        figures[recipe] = done["metrics"]
+    for metric in ("map@10", "mrr@10"):
+        assert figures["rgx"][metric] > 3 * figures["popular"][metric]
 
 
 def test_the_command_line_goes_over_the_config(softdex: Softdex) -> None:
@@ -326,6 +358,14 @@ def test_demo_measures_every_recipe_against_the_best_possible(softdex: Softdex) 
         ("recommend RUN --all --out .", ["cannot write . (it is a folder or a device)"]),
         ("recommend RUN --all --out /dev/null", ["it is a folder or a device"]),
         ("recommend RUN --all --out clicks.csv/x", ["cannot write clicks.csv/x"]),
+        ("fit clicks.csv -r rg2 --tune 0", ["expected a number of settings >= 1, got 0"]),
+        ("fit clicks.csv -r rg2 --tune 2 --start RUN", ["Leave --start out"]),
+        ("fit clicks.csv -r popular --tune 2", ["popular has nothing to tune"]),
+        ("fit clicks.csv -r item_cf --tune 2 --refit", ["there is nothing to --refit"]),
+        ("fit clicks.csv -r rg2 -o beta=2", ["expected beta of at most 1, got 2"]),
+        ("fit clicks.csv -r rg2 -o solver=svd", ["alpha above 0", "Use solver='als'"]),
+        ("fit clicks.csv -r rg2 -o encoder=mix", ["has no closed form. Use solver='newton_cg'"]),
+        ("fit clicks.csv -r ials -o reg=l3", ["unknown regulariser 'l3'"]),
         ("similar RUN", ["Missing option"]),
         ("similar RUN -i i001", ["1 unknown items ('i001'). Did you mean 'i01'?"]),
         ("similar RUN -i i01 --columns categry", ["no item column 'categry'"]),

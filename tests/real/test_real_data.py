@@ -95,6 +95,14 @@ def test_item_cf_on_gowalla_is_above_the_bars_board(data: Path) -> None:
     assert result["ndcg@20"] > 0.1341
 
 
+def test_rg2_ranks_ml_100k_better_than_counting_does(data: Path) -> None:
+    train, valid, test = sdx.split.rg(sdx.read(data / "ml-100k.parquet", quiet=True), seed=0)
+    found = {
+        name: sdx.fit(name, train).evaluate(test, 20)["ndcg@20"] for name in ("rg2", "item_cf")
+    }
+    assert found["rg2"] > found["item_cf"] + 0.02
+
+
 def test_plain_cosine_on_ml_1m_equals_implicit(data: Path) -> None:
     nearest_neighbours = pytest.importorskip("implicit.nearest_neighbours")
     train, _, test = sdx.split.rg(sdx.read(data / "ml-1m.parquet"))

@@ -129,7 +129,7 @@ def fit(
         model.info["metrics"]["valid"] = dict(model.evaluate(valid))
     if not refit or valid is None:
         return model
-    return _refitted(name, chosen, train, valid, model, start=start, max_memory=limit)
+    return refitted(name, chosen, train, valid, model, start=start, max_memory=limit)
 
 
 def check_log(where: str, log: Any) -> None:
@@ -142,7 +142,7 @@ def check_log(where: str, log: Any) -> None:
         raise DataError(f"{where}: the training log is empty.")
 
 
-def _refitted(
+def refitted(
     name: str,
     chosen: Mapping[str, Any],
     train: Interactions,

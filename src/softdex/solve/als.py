@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from softdex.encode.table import Table
+from softdex.errors import SoftdexError
 from softdex.interactions import Interactions
 from softdex.score import Dot
 from softdex.solve.fold_in import FoldIn
@@ -29,7 +30,7 @@ from softdex.solve.normal_equations import (
     shared_by_users,
     users_side,
 )
-from softdex.solve.rows import eigenbasis, solve_by_cg, solve_exactly, systems_of
+from softdex.solve.rows import eigenbasis, factor, solve_by_cg, solve_exactly, systems_of
 from softdex.solve.svd import closed_form
 
 _prepared: WeakKeyDictionary[Interactions, tuple[sp.csr_matrix, sp.csr_matrix]] = (
@@ -132,9 +133,29 @@ class Sweeps:
         if coupled:  # the sum was taken as it had been: what the bound is above the loss
             sums = users.weight @ self.items.weight.sum(0)
             value += (loss.beta / loss.items) * (side.fixed * sums * (2 * bound - sums)).sum()
+            if self.steps > 0:
+                value += self._shift(sums - bound)
         value += (self.of_users.reg * users.weight.square().sum(1)).double().sum()
         value += loss.centre**2 * loss.items * side.fixed.double().sum()
         return float(value)
+
+    def _shift(self, moved: Tensor) -> Tensor:
+        """Move all items alike to where the loss is least, and by how much it falls.
+
+        With their sum taken as it had been, the items follow its change (P s - P s_old, `moved`)
+        slowly; along a shift m of them all the loss is a small quadratic:
+
+            ((1 - beta) N G + sum_events a p p' + sum_y reg_y) m = beta P' diag(w) moved
+        """
+        loss, p, fixed = self.loss, self.users.weight, self.of_items.fixed
+        events = torch.segment_reduce(self.of_users.extra, "sum", offsets=self.of_users.indptr)
+        weight = (1 - loss.beta) * loss.items * fixed + events
+        left = ((p * weight[:, None]).T @ p).double()
+        left.diagonal().add_(self.of_items.reg.double().sum())
+        right = loss.beta * (p.T @ (fixed * moved)).double()
+        shift = torch.linalg.pinv(left, hermitian=True) @ right  # 0 where nothing weighs on it
+        self.items.weight += shift.to(p.dtype)
+        return -(shift @ right)
 
 
 def solve(side: Side, shared: Shared, rows: Table, fixed: Table, steps: int) -> Tensor:
@@ -161,12 +182,13 @@ def _coupled_sum(loss: Quadratic, side: Side, users: Tensor) -> Tensor:
     shared = shared_by_items(loss, users, side.fixed, none)
     inverse, plain = none.new_zeros(len(none), len(none)).double(), none.double()
     for _, systems, b in systems_of(side, shared, users):
-        each = torch.linalg.inv(systems)
+        each = torch.cholesky_inverse(factor(systems))
         inverse += each.sum(0)
         plain = plain + (each @ b[:, :, None]).sum(0)[:, 0]
     left = torch.eye(len(none), dtype=torch.float64, device=users.device)
     left -= (loss.beta / loss.items) * inverse @ shared.gram.double()
-    return torch.linalg.solve(left, plain).to(users.dtype)
+    # without a regulariser the sum is free where beta is 1: the least sum then
+    return (torch.linalg.pinv(left, atol=1e-9) @ plain).to(users.dtype)
 
 
 def initial(log: Interactions, loss: Quadratic, dim: int, seed: int) -> tuple[FoldIn, Dot]:
@@ -174,6 +196,11 @@ def initial(log: Interactions, loss: Quadratic, dim: int, seed: int) -> tuple[Fo
 
     Items had by the same users start alike, which saves about a sweep.
     """
+    if loss.frobenius and loss.beta == 1:
+        raise SoftdexError(
+            "rg: with interaction='frobenius' and beta=1 nothing bounds the loss from below. "
+            "Choose a beta below 1."
+        )
     generator = torch.Generator().manual_seed(seed)
     codes = torch.randn(log.num_users, dim, generator=generator) / dim**0.5
     items = torch.from_numpy(confidences(log)[1] @ codes.numpy())

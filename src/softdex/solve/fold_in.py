@@ -45,7 +45,7 @@ class FoldIn(nn.Module):
         self.items = items
         self.loss = from_terms(terms)
         self.query_bytes = 4 * self.vectors.dim
-        self._shared: tuple[tuple[int, int], Shared] | None = None
+        self._shared: tuple[Tensor, int, Shared] | None = None  # of which items
 
     def forward(
         self,
@@ -69,11 +69,11 @@ class FoldIn(nn.Module):
     def new_users(self, matrix: sp.csr_matrix) -> Tensor:
         """Vectors of users from their events, users x items."""
         weight = self.items.weight
-        now = (weight.data_ptr(), weight._version)
-        if self._shared is None or self._shared[0] != now:
-            self._shared = now, shared_by_users(self.loss, weight)
+        kept = self._shared
+        if kept is None or kept[0] is not weight or kept[1] != weight._version:
+            kept = self._shared = weight, weight._version, shared_by_users(self.loss, weight)
         side = users_side(matrix, self.loss).to(weight.device)
-        return solve_exactly(side, self._shared[1], weight)[0]
+        return solve_exactly(side, kept[2], weight)[0]
 
     def new_items(self, matrix: sp.csr_matrix) -> Tensor:
         """Vectors of items from their events, items x users."""

@@ -185,13 +185,14 @@ def _side(
 def shared_by_users(loss: Quadratic, items: Tensor) -> Shared:
     """What the systems of users share, given all item vectors (N, D)."""
     gram, total = items.T @ items, items.sum(0)
-    return Shared(_interact(loss, gram, total), loss.centre * total)
+    return Shared(_interact(loss, gram, total, len(items)), loss.centre * total)
 
 
-def _interact(loss: Quadratic, gram: Tensor, total: Tensor) -> Tensor:
+def _interact(loss: Quadratic, gram: Tensor, total: Tensor, items: int) -> Tensor:
+    """Less the interaction; `items` are all there are now, or it might outweigh the rest."""
     if loss.frobenius:
         return (1 - loss.beta) * gram
-    return gram - (loss.beta / loss.items) * torch.outer(total, total)
+    return gram - (loss.beta / items) * torch.outer(total, total)
 
 
 def shared_by_items(loss: Quadratic, users: Tensor, fixed: Tensor, total: Tensor) -> Shared:
@@ -213,7 +214,7 @@ def objective(
 ) -> Tensor:
     """The loss itself, constants included; `side` is that of the users."""
     gram, total = items.T @ items, items.sum(0)
-    met = _interact(loss, gram, total)
+    met = _interact(loss, gram, total, len(items))
     spread = ((users @ met) * users).sum(1) - 2 * loss.centre * (users @ total)
     background = (side.weight * (spread + loss.centre**2 * len(items))).sum()
     row = torch.repeat_interleave(torch.arange(len(users), device=users.device), side.indptr.diff())

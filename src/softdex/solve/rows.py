@@ -9,6 +9,7 @@ function does a row at a time; on a GPU the same steps are taken for all rows at
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from softdex.errors import SoftdexError
 from softdex.solve.normal_equations import Shared, Side
 from softdex.tables import say
 
@@ -26,6 +28,8 @@ STEPS = 4  # of conjugate gradients; scores are then within a percent of exact
 CHUNK = 32_768  # events a thread takes at a time
 LONG = 16_384  # rows with more events are solved by all threads together
 BLOCK_CELLS = 4_000_000  # floats of gathered vectors held at a time by the exact solver
+RIDGES = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4)  # of the mean diagonal, tried in turn
+DIVERGED = "the vectors grew beyond all bounds. Raise lam, or choose less extreme options."
 
 
 def solve_exactly(side: Side, shared: Shared, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -35,7 +39,7 @@ def solve_exactly(side: Side, shared: Shared, x: Tensor) -> tuple[Tensor, Tensor
     """
     y, part = x.new_zeros(len(side.weight), x.shape[1]), x.new_zeros(len(side.weight))
     for rows, systems, b in systems_of(side, shared, x):
-        found = torch.cholesky_solve(b[:, :, None], _factor(systems))[:, :, 0]
+        found = torch.cholesky_solve(b[:, :, None], factor(systems))[:, :, 0]
         y[rows], part[rows] = found.to(x.dtype), -(b * found).sum(1).to(x.dtype)
     return y, part
 
@@ -45,42 +49,50 @@ def systems_of(side: Side, shared: Shared, x: Tensor) -> Any:
     lengths = side.indptr.diff()
     order = torch.argsort(lengths, stable=True)
     dim, start = x.shape[1], 0
-    gram, pull, wide = shared.gram.double(), shared.pull.double(), x
+    gram, pull = shared.gram.double(), shared.pull.double()
     while start < len(order):
         width = int(lengths[order[start]])
         most = max(1, BLOCK_CELLS // (dim * max(dim, 2 * width + 8)))
         rows = order[start : start + most]
         rows = rows[lengths[rows] <= 2 * width + 8]
         start += len(rows)
-        place = torch.arange(int(lengths[rows].max()), device=x.device)
-        real = place < lengths[rows, None]
-        at = torch.where(real, side.indptr[rows, None] + place, 0)
-        z = wide[side.other[at].long() if len(side.other) else at].double() if real.any() else None
         matrix = side.weight[rows].double()[:, None, None] * gram
         b = side.weight[rows].double()[:, None] * pull
-        if z is not None:
+        longest, some = int(lengths[rows].max()), max(1, BLOCK_CELLS // (dim * len(rows)))
+        for first in range(0, longest, some):  # once, but for a row that is too long by itself
+            place = torch.arange(first, min(first + some, longest), device=x.device)
+            real = place < lengths[rows, None]
+            at = torch.where(real, side.indptr[rows, None] + place, 0)
+            z = x[side.other[at].long()].double()
             extra, lift = (t[at].double() * real for t in (side.extra, side.pull))
-            matrix = matrix + (z * extra[:, :, None]).transpose(1, 2) @ z
-            b = b + (lift[:, None, :] @ z)[:, 0]
+            matrix += (z * extra[:, :, None]).transpose(1, 2) @ z
+            b += (lift[:, None, :] @ z)[:, 0]
         matrix.diagonal(dim1=1, dim2=2).add_(side.reg[rows].double()[:, None])
         yield rows, matrix, b
 
 
-def _factor(systems: Tensor) -> Tensor:
+def factor(systems: Tensor) -> Tensor:
     """Cholesky factors; a matrix without full rank gets the least ridge that mends it."""
-    factor, info = torch.linalg.cholesky_ex(systems)
+    found, info = torch.linalg.cholesky_ex(systems)
+    for ridge in RIDGES:
+        bad = info > 0
+        if not bool(bad.any()):
+            break
+        lifted = systems[bad]
+        diagonal = lifted.diagonal(dim1=1, dim2=2)
+        diagonal += diagonal.mean(1, keepdim=True) * ridge + 1e-300
+        found[bad], info[bad] = torch.linalg.cholesky_ex(lifted)
     if bool((info > 0).any()):
-        ridge = systems.diagonal(dim1=1, dim2=2).mean(1) * 1e-12 + 1e-300
-        factor = torch.linalg.cholesky(
-            systems + torch.diag_embed(ridge[:, None].expand(systems.shape[:2]))
-        )
-    return factor
+        raise SoftdexError(f"training: {DIVERGED}")
+    return found
 
 
 def eigenbasis(shared: Shared) -> tuple[Tensor, Tensor]:
     """Eigenvalues and eigenvectors of the Gram matrix, found in float64 on the CPU."""
-    values, vectors = np.linalg.eigh(shared.gram.double().cpu().numpy())
-    like = shared.gram
+    like, gram = shared.gram, shared.gram.double().cpu().numpy()
+    if not np.isfinite(gram).all():
+        raise SoftdexError(f"training: {DIVERGED}")
+    values, vectors = np.linalg.eigh(gram)
     return tuple(torch.from_numpy(t).to(like) for t in (values.clip(0), vectors))  # type: ignore[return-value]
 
 
@@ -123,7 +135,11 @@ def _all_at_once(
     diagonal = side.weight[:, None] * values + side.reg[:, None]
 
     def sparse(at_events: Tensor) -> Tensor:
-        return torch.sparse_csr_tensor(side.indptr, other, at_events, shape, check_invariants=False)
+        with warnings.catch_warnings():  # that the layout is in beta is nothing users can act on
+            warnings.filterwarnings("ignore", "Sparse CSR tensor support", UserWarning)
+            return torch.sparse_csr_tensor(
+                side.indptr, other, at_events, shape, check_invariants=False
+            )
 
     none = sparse(torch.zeros_like(side.extra))
 
@@ -146,7 +162,8 @@ def _on_cpu(
     arrays = [t.numpy() for t in (*side[:6], values, pull, x, y, part)]
     _say_if_compiling()
     edges = _chunks(side.indptr.numpy())
-    with ThreadPoolExecutor(numba.get_num_threads()) as pool:
+    # numba's own number would start its pool, which resets that of torch
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         work = [pool.submit(_rows, *arrays, steps, LONG, *ends) for ends in edges]  # type: ignore[call-arg]
         for done in work:
             done.result()
@@ -174,9 +191,10 @@ def _chunks(indptr: np.ndarray) -> list[tuple[int, int]]:
 
 def _say_if_compiling() -> None:
     """Compiling takes seconds, once: tell the user what they wait for."""
-    place = Path(_rows.stats.cache_path or "")
-    kept = place.is_dir() and any(place.glob(f"rows.{_rows.py_func.__name__}-*.nbi"))
-    if not _rows.signatures and not kept:
+    code, place = _rows.py_func.__code__, Path(_rows.stats.cache_path or "")
+    written = Path(__file__).stat().st_mtime
+    kept = place.glob(f"rows.{code.co_name}-{code.co_firstlineno}.*.nbi")
+    if not _rows.signatures and not any(path.stat().st_mtime >= written for path in kept):
         say("compiling the solver for this machine, once (some seconds; it is kept on disk)")
 
 
