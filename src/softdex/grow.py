@@ -9,7 +9,7 @@ import pyarrow as pa
 import scipy.sparse as sp
 import torch
 
-from softdex.catalogue import find, plain_table
+from softdex.catalogue import find
 from softdex.errors import DataError, SoftdexError, some
 from softdex.index.flat import Flat
 from softdex.interactions import Interactions
@@ -112,7 +112,7 @@ def _matrix(
 
 def _rows_below(table: pa.Table, log: Interactions) -> pa.Table:
     """A model's item table with rows for the items of a log: its own columns, or nothing."""
-    given = pa.table({}) if log.item_table is None else plain_table(log.item_table)
+    given = pa.table({}) if log.item_table is None else log.item_table
     columns = []
     for name, kind in zip(table.column_names, table.schema.types, strict=True):
         new = [pa.nulls(log.num_items, kind)]

@@ -96,7 +96,7 @@ def test_item_cf_on_gowalla_is_above_the_bars_board(data: Path) -> None:
 
 
 def test_rg2_ranks_ml_100k_better_than_counting_does(data: Path) -> None:
-    train, valid, test = sdx.split.rg(sdx.read(data / "ml-100k.parquet", quiet=True), seed=0)
+    train, _, test = sdx.split.rg(sdx.read(data / "ml-100k.parquet", quiet=True), seed=0)
     found = {
         name: sdx.fit(name, train).evaluate(test, 20)["ndcg@20"] for name in ("rg2", "item_cf")
     }
