@@ -19,6 +19,7 @@ from softdex.keys import Keys
 from softdex.parts import letters_of, not_finite, saved_tensors
 from softdex.retrieve import Retriever, from_training
 from softdex.solve.checkpoint import Keeper
+from softdex.solve.fold_in import FoldIn
 from softdex.solve.loop import Job, Outcome, Run, pick_device
 from softdex.tables import say
 
@@ -53,7 +54,9 @@ def learn(
     model = from_training(name, options, log, made.encoder, made.scorer)  # type: ignore[arg-type]
     if start is not None:
         take_over(model, start)
-    _say_plan(made, log, max_memory)
+    needed, where = made.memory(log), pick_device(made.schedule.device)
+    say(f"training on {where}, about {needed / 1e9:.2f} GB beside the libraries")
+    check_memory(options, needed, max_memory)
     keeper = None
     if folder is not None:
         asked = None if valid is None else valid.card.sha256
@@ -95,15 +98,15 @@ def _summary(outcome: Outcome) -> dict[str, Any]:
     return {"best_epoch": outcome.best_epoch + 1, "history": history}
 
 
-def _say_plan(made: Job, log: Interactions, max_memory: int | None) -> None:
-    needed = made.memory(log)
-    where = pick_device(made.schedule.device)
-    say(f"training on {where}, about {needed / 1e9:.2f} GB beside the libraries")
-    if max_memory is not None and needed > max_memory:
-        raise SoftdexError(
-            f"fit: the training needs about {needed / 1e9:.2f} GB, max_memory is "
-            f"{max_memory / 1e9:.2f} GB. Lower dim, batch_size or negatives."
-        )
+def check_memory(options: Mapping[str, Any], needed: int, most: int | None) -> None:
+    """Refuse a training that is too large, before it starts."""
+    if most is None or needed <= most:
+        return
+    knobs = [name for name in ("dim", "batch_size", "negatives") if name in options] or ["dim"]
+    raise SoftdexError(
+        f"fit: the training needs about {needed / 1e9:.2f} GB, max_memory is {most / 1e9:.2f} GB. "
+        f"Lower {' or '.join(knobs)}."
+    )
 
 
 def take_over(model: Retriever, start: Retriever) -> None:
@@ -120,7 +123,10 @@ def take_over(model: Retriever, start: Retriever) -> None:
                 f"fit: start= has vectors of length {known[name].shape[1]}, this model of "
                 f"{tensor.shape[1]}. Use the same dim."
             )
-        copied += _copy_rows(tensor, known[name], *keys[letters[0]])
+        folds = isinstance(model.encoder, FoldIn)  # its users are solved for first of all
+        new = letters[0] == "I" and folds
+        count = _copy_rows(tensor, known[name], *keys[letters[0]], zero_others=new)
+        copied += count if new or not folds else 0
     if not copied:
         raise SoftdexError(
             f"fit: start= is {start.recipe}, which shares no vectors with {model.recipe}. Start "
@@ -129,15 +135,20 @@ def take_over(model: Retriever, start: Retriever) -> None:
     say(f"took over {copied:,} vectors from the earlier model")
 
 
-def _copy_rows(to: Tensor, source: Tensor, keys: Keys, old_keys: Keys) -> int:
+def _copy_rows(to: Tensor, source: Tensor, keys: Keys, old_keys: Keys, *, zero_others: bool) -> int:
     rows = torch.from_numpy(old_keys.lookup(keys.all()))
     shared = rows >= 0
+    if zero_others:
+        to.zero_()
     to[shared] = source[rows[shared]]
     return int(shared.sum())
 
 
 def extend(log: Interactions, valid: Holdout) -> Interactions:
-    """The training log with the targets of a validation part behind each user's events."""
+    """The training log with the targets of a validation part behind each user's events.
+
+    Targets carry no weight: in a log with weights they count as much as the mean event.
+    """
     user = valid.users[valid.targets.row_of].astype(np.int32)
     item = valid.targets.ids.astype(np.int32)
     time = None
@@ -148,7 +159,7 @@ def extend(log: Interactions, valid: Holdout) -> Interactions:
         time = np.append(log.time, last[user] + 1 + place.astype(log.time.dtype))
     weight = None
     if log.weight is not None:
-        weight = np.append(log.weight, np.ones(len(item), np.float32))
+        weight = np.append(log.weight, np.full(len(item), log.weight.mean(), np.float32))
     return replace(
         log,
         user=np.append(log.user, user),

@@ -137,6 +137,8 @@ def _check_tensors(
         raise ValueError(f"{', '.join(not_finite(tensors))} holds what is not finite")
     if bool((tensors["item_counts"] < 0).any()):
         raise ValueError("an item was counted less than 0 times")
+    if "encoder.total" in tensors and bool((tensors["encoder.total"] < 0).any()):
+        raise ValueError("a user's events count less than 0 together")
     check_lists("seen", tensors["seen.indptr"], tensors["seen.ids"], num_users, num_items)
     if "encoder.indptr" in tensors:
         lists = tensors["encoder.indptr"], tensors["encoder.indices"]

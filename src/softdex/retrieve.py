@@ -225,13 +225,18 @@ class Retriever:
                 f"evaluate: expected a holdout made by a split, got {type(holdout).__name__}. "
                 "Split the log: train, valid, test = sdx.split.per_user(log)."
             )
+        if "added" in self.info:
+            raise DataError(
+                "evaluate: users or items were added to this model, so it no longer fits a split "
+                "made before. Measure it before it grows."
+            )
         if (holdout.user_keys, holdout.item_keys) != (self.users, self.items):
             raise DataError(
                 "evaluate: the holdout is of another log (its users or items differ from the "
                 "model's). Use the split that the model was trained on."
             )
         strangers = ~self._trained(holdout.users) & (holdout.targets.lengths > 0)
-        if strangers.any():
+        if strangers.any() and not self.encoder.reads_history:
             raise DataError(
                 f"evaluate: {int(strangers.sum()):,} users of the holdout have no event in "
                 f"training, and {self.recipe} knows users by a vector of their own. Train it with "
@@ -291,9 +296,14 @@ class Retriever:
         return Hits(torch.where(hits.scores > 0, hits.ids, -1), hits.scores)
 
     def _trained(self, rows: np.ndarray) -> np.ndarray:
-        """Which users the encoder can make a query of, without a history of their own."""
+        """Which users something is known of: who has no event is a stranger to any vector."""
         lengths = np.append(self.seen.lengths, 0)  # the row -1 is nobody's
-        return (rows >= 0) & (self.encoder.reads_history | (lengths[rows] > 0))
+        return (rows >= 0) & (self._counts | (lengths[rows] > 0))
+
+    @property
+    def _counts(self) -> bool:
+        """Whether the encoder only counts, and knows what to say of a user without events."""
+        return isinstance(self.encoder, (Anyone, Neighbours))
 
     def _answer(
         self,
@@ -335,6 +345,12 @@ class Retriever:
                 "history. Train it with encoder='history' or encoder='mix'."
             )
         past = None if history is None else self._past(history, unknown)
+        if past is not None and unknown == "error" and not self._counts and not past.lengths.all():
+            place = int(np.argmin(past.lengths))
+            raise SoftdexError(
+                f"recommend: history {place} is empty, and {self.recipe} knows nothing of such a "
+                "user. Pass unknown='popular'."
+            )
         if users is None:
             assert past is not None
             return pa.array(np.arange(len(past))), np.full(len(past), -1), past
@@ -352,7 +368,7 @@ class Retriever:
             some_key = list(keys)[int(np.argmin(rows))]
             raise SoftdexError(
                 f"recommend: user {some_key!r} has no event in training, and {self.recipe} knows "
-                "users by a vector of their own. Pass unknown='popular' or 'skip'."
+                "users by their events alone. Pass unknown='popular' or 'skip'."
             )
         if unknown == "skip":
             rows = rows[rows >= 0]

@@ -191,10 +191,11 @@ def _tune(plan: Plan, train: Interactions, valid: Holdout | None) -> Retriever:
         raise SoftdexError("fit: --tune needs a validation part. Choose a split that has one.")
     if how.get("start") is not None:
         raise SoftdexError("fit: --tune looks for settings from scratch. Leave --start out.")
-    if how.get("refit") and "epochs" not in recipes.options(name):
-        raise SoftdexError(f"fit: {name} is found in one step: there is nothing to --refit.")
-    found = tune(name, train, valid, settings=how["tune"], **plan.get("options", {}))
+    limits = {"settings": how["tune"], "max_memory": how.get("max_memory")}
+    found = tune(name, train, valid, **limits, **plan.get("options", {}))
     say(str(found))
+    if how.get("refit") and "training" not in found.model.info:
+        raise SoftdexError(f"fit: {name} is found in one step: there is nothing to --refit.")
     plan["options"] = found.options
     plan["train"] = {n: v for n, v in how.items() if n != "tune"}
     out = Path(plan["out"])
@@ -210,7 +211,8 @@ def _put_back(out: Path, config: bytes | None) -> None:
     if config is not None:
         write_atomically(out / CONFIG, lambda file: file.write(config))
         return
-    (out / CONFIG).unlink(missing_ok=True)
+    for name in (CONFIG, SETTINGS):
+        (out / name).unlink(missing_ok=True)
     if out.is_dir() and not any(out.iterdir()):
         out.rmdir()
 

@@ -14,11 +14,11 @@ from softdex import recipes
 from softdex.errors import SoftdexError
 from softdex.holdout import Holdout
 from softdex.interactions import Interactions
-from softdex.learn import METRIC, finish, measurer
+from softdex.learn import METRIC, check_memory, finish, measurer
 from softdex.options import fits, kinds
 from softdex.retrieve import Retriever, from_training
-from softdex.solve.loop import Run
-from softdex.tables import Rows, say
+from softdex.solve.loop import Job, Run
+from softdex.tables import Rows, parse_bytes, say
 
 KEPT = 3  # one setting in so many goes on, with so many times the epochs
 
@@ -50,9 +50,16 @@ class _Trial:
     """One setting, trained as far as it has come."""
 
     def __init__(
-        self, name: str, options: dict[str, Any], train: Interactions, valid: Holdout
+        self,
+        name: str,
+        options: dict[str, Any],
+        train: Interactions,
+        valid: Holdout,
+        of: int,
+        max_memory: int | None,
     ) -> None:
         self.name, self.options, self.train, self.valid = name, options, train, valid
+        self.of, self.max_memory = of, max_memory
         self.score, self.epochs = -float("inf"), 0
         self.model: Retriever | None = None
         self.run: Run | None = None
@@ -60,24 +67,30 @@ class _Trial:
 
     def advance(self, epochs: int) -> None:
         """Train up to so many epochs in all, and measure."""
-        if self.model is None:
-            made = recipes.recipe(self.name)(self.train, **self.options)
-            parts = made if not hasattr(made, "trainer") else (made.encoder, made.scorer)
-            self.model = from_training(self.name, self.options, self.train, *parts)
-            self.measure = measurer(self.model, self.valid)
-            if hasattr(made, "trainer"):
-                self.run = Run(made, self.train, measure=self.measure, quiet=True)
-        if self.run is None:
-            self.score, self.epochs = self.measure(), 1
-            return
         try:
-            if self.error is None:
+            if self.model is None and self.error is None:
+                self._begin()
+            if self.run is not None and self.error is None:
                 self.run.advance(epochs - self.run.progress.epoch)
-        except SoftdexError as error:  # it diverged: the others go on
+        except SoftdexError as error:  # it makes no sense, or diverged: the others go on
             self.error = error
             say(f"tuning: a setting failed ({error})")
         finally:
-            self.score, self.epochs = self.run.progress.best, self.run.progress.epoch
+            if self.run is not None:
+                self.score, self.epochs = self.run.progress.best, self.run.progress.epoch
+
+    def _begin(self) -> None:
+        made = recipes.recipe(self.name)(self.train, **self.options)
+        job = made if isinstance(made, Job) else None
+        parts = made if job is None else (job.encoder, job.scorer)
+        self.model = from_training(self.name, self.options, self.train, *parts)
+        measure = measurer(self.model, self.valid)
+        if job is None:
+            self.score, self.epochs = measure(), 1
+            return
+        kept = -(-self.of // KEPT)  # as many are held at a time
+        check_memory(self.options, kept * job.memory(self.train), self.max_memory)
+        self.run = Run(job, self.train, measure=measure, quiet=True)
 
     def drop(self) -> None:
         """Let go of the tables."""
@@ -99,7 +112,8 @@ def tune(
     *,
     settings: int = 24,
     space: Mapping[str, Any] | None = None,
-    seed: int = 0,
+    search_seed: int = 0,
+    max_memory: int | str | None = None,
     **fixed: Any,
 ) -> Tuned:
     """Search for good options of a recipe.
@@ -116,7 +130,8 @@ def tune(
         settings: how many are tried.
         space: options to vary: a list of choices, or a pair (low, high) of numbers, taken on a
             logarithmic scale. None takes the recipe's own, `softdex.recipes.space(name)`.
-        seed: of the settings (that of the training is an option).
+        search_seed: of the settings; `seed` is that of the training, as in `fit`.
+        max_memory: bytes (or "4GB") that all settings trained at a time may hold together.
         fixed: options that are the same in every setting.
     """
     recipes.check_options(name, fixed)
@@ -131,9 +146,10 @@ def tune(
     varied = {n: s for n, s in space.items() if n not in fixed}
     if not varied:
         raise SoftdexError(f"tune: {name} has nothing to tune. Pass space={{option: [...]}}.")
-    chosen = _spread(name, varied, settings, seed)
+    chosen = _spread(name, varied, settings, search_seed)
     base = recipes.options(name) | fixed
-    trials = [_Trial(name, base | options, train, valid) for options in chosen]
+    limit = None if max_memory is None else parse_bytes(max_memory)
+    trials = [_Trial(name, base | o, train, valid, len(chosen), limit) for o in chosen]
     began = time.perf_counter()
     try:
         _halve(trials, max(int(t.options.get("epochs", 1)) for t in trials), began)
@@ -178,14 +194,15 @@ def _halve(trials: list[_Trial], epochs: int, began: float) -> None:
 
 
 def _spread(name: str, space: Mapping[str, Any], settings: int, seed: int) -> list[dict[str, Any]]:
-    """Settings spread evenly over a space, each once; the first are the recipe's defaults."""
+    """Settings spread evenly over a space, each once; the defaults first if they lie in it."""
     annotated, defaults = kinds(recipes.recipe(name)), recipes.options(name)
     whole = {n: fits(1, kind) and not fits(0.5, kind) for n, kind in annotated.items()}
     for option, among in space.items():
         for value in _sample(option, among, whole.get(option, False)):
             recipes.check_options(name, {option: value})
-    found = [{option: defaults[option] for option in space}]
-    for point in qmc.Halton(len(space), seed=seed).random(settings - 1):
+    first = {option: defaults[option] for option in space}
+    found = [first] if all(_within(first[o], among) for o, among in space.items()) else []
+    for point in qmc.Halton(len(space), seed=seed).random(settings - len(found)):
         setting = {
             option: _pick(among, float(at), whole[option])
             for (option, among), at in zip(space.items(), point, strict=True)
@@ -193,6 +210,12 @@ def _spread(name: str, space: Mapping[str, Any], settings: int, seed: int) -> li
         if setting not in found:
             found.append(setting)
     return found
+
+
+def _within(value: Any, among: Any) -> bool:
+    if isinstance(among, list):
+        return value in among
+    return value is not None and bool(among[0] <= value <= among[1])
 
 
 def _sample(option: str, among: Any, whole: bool) -> list[Any]:

@@ -134,7 +134,7 @@ def test_a_saved_model_gives_the_same_lists(split: sdx.Split, tmp_path: Path) ->
 
 
 def test_users_of_a_validation_part_who_are_strangers_are_folded_in(split: sdx.Split) -> None:
-    """With the items of the very sweep, although each lies where an earlier one lay in memory."""
+    """With the items of the very sweep."""
     whole = sdx.synthetic.world(users=300, items=100, seed=2, events=15, strength=2.0)
     parts = sdx.split.by_user(whole.interactions(), (0.6, 0.2, 0.2))
     model = fit("rg2", parts.train, valid=parts.valid, patience=0)
@@ -291,6 +291,7 @@ def test_the_smallest_log_can_be_learned_from() -> None:
     ("rg2", {"steps": -1}, "rg: expected steps of at least 0"),
     ("rg2", {"reg": "l3"}, "rg: unknown regulariser 'l3'. Known: l2, sum_w, frequency"),
     ("ials", {"reg": "sum"}, "ials: unknown regulariser 'sum'. Did you mean 'sum_w'?"),
+    ("rg2", {"reg": "l2", "nu": 0.5}, "rg: nu is of reg='frequency', got nu=0.5 with reg='l2'"),
     ("rg2", {"solver": "sgd"}, "rg: unknown solver 'sgd'"),
     ("rgx", {"interaction": "frobenus"}, "unknown interaction 'frobenus'. Did you mean 'frob"),
     ("rg2", {"sampled": 0}, "expected 1 to 149 sampled items, got 0"),

@@ -137,18 +137,22 @@ def test_fold_in_of_an_item_into_exact_rgx_is_its_half_step_at_convergence(
 
 
 def test_fold_in_follows_the_items(old: sdx.Interactions) -> None:
-    """What was computed for other items is not used, though they lay in the same memory."""
-    encoder = folding(fit("rg2", old))
-    matrix = confidences(old)[0]
-    for seed in range(5):
-        encoder.items.weight = torch.randn(
-            encoder.items.weight.shape, generator=torch.Generator().manual_seed(seed)
-        )
+    """What was computed for other items is not used, though these lie in the same memory."""
+    encoder, matrix = folding(fit("rg2", old)), confidences(old)[0]
+
+    def is_fresh() -> bool:
         fresh = FoldIn(encoder.vectors.weight, encoder.total, encoder.terms, encoder.items)
-        assert torch.equal(encoder.new_users(matrix), fresh.new_users(matrix))
-        encoder.items.weight.mul_(0.5)
-        fresh = FoldIn(encoder.vectors.weight, encoder.total, encoder.terms, encoder.items)
-        assert torch.equal(encoder.new_users(matrix), fresh.new_users(matrix))
+        return torch.equal(encoder.new_users(matrix), fresh.new_users(matrix))
+
+    memory = np.empty(encoder.items.weight.shape, np.float32)
+    for seed in range(3):
+        memory[:] = np.random.default_rng(seed).normal(size=memory.shape)
+        encoder.items.weight = torch.from_numpy(memory)
+        assert is_fresh()
+        encoder.items.weight.mul_(0.5)  # as the best epoch is restored
+        assert is_fresh()
+        encoder.items.weight = torch.from_numpy(memory)
+        assert is_fresh()
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -107,9 +107,22 @@ def test_the_same_seed_finds_the_same_and_another_tries_others(
     again = search("rg2", split, settings=9, space=SPACE, **FIXED)
     assert list(again.settings) == list(found.settings)
     assert again.options == found.options
-    few = FIXED | {"epochs": 1}
-    first, other = (search("rg2", split, settings=4, space=SPACE, seed=s, **few) for s in (0, 1))
+    few: dict[str, Any] = {"settings": 4, "space": SPACE, **FIXED, "epochs": 1}
+    first, other = (search("rg2", split, search_seed=s, **few) for s in (0, 1))
     assert {r["lam"] for r in first.settings} != {r["lam"] for r in other.settings}
+    trained = search("rg2", split, seed=5, **few)
+    assert trained.options["seed"] == 5 == trained.model.options["seed"]
+    assert {r["lam"] for r in trained.settings} == {r["lam"] for r in first.settings}
+    assert {r[METRIC] for r in trained.settings} != {r[METRIC] for r in first.settings}
+
+
+def test_a_default_outside_the_space_is_not_tried(split: sdx.Split) -> None:
+    few = FIXED | {"epochs": 1}
+    result = search("rg2", split, settings=5, space={"lam": (0.2, 0.9)}, **few)
+    assert len(result.settings) == 5
+    assert all(0.2 <= row["lam"] <= 0.9 for row in result.settings)
+    choices = search("rg2", split, settings=5, space={"alpha": [0.1, 0.3]}, **few)
+    assert {row["alpha"] for row in choices.settings} == {0.1, 0.3}
 
 
 def test_ranges_of_whole_numbers_give_whole_numbers(split: sdx.Split) -> None:
@@ -163,11 +176,19 @@ def test_one_setting_is_the_default_trained_to_the_end(split: sdx.Split) -> None
 
 
 def test_each_setting_gets_the_epochs_that_it_asks_for(split: sdx.Split) -> None:
-    space = {"epochs": [12], "alpha": [0.3], "lam": [0.03]}  # better than the defaults, and longer
+    """More than the default too."""
     fixed = {n: v for n, v in FIXED.items() if n != "epochs"}
-    result = search("rg2", split, settings=4, space=space, **fixed)
-    assert [(row["lam"], row["epochs"]) for row in result.settings] == [(0.03, 12), (0.1, 2)]
+    result = search("rg2", split, settings=4, space={"epochs": [12]}, **fixed)
+    assert [row["epochs"] for row in result.settings] == [12]
     assert result.options["epochs"] == 12 == len(result.model.info["training"]["history"])
+
+
+def test_what_all_settings_hold_together_must_fit_into_memory(split: sdx.Split) -> None:
+    few = FIXED | {"epochs": 1, "dim": 64}
+    options: dict[str, Any] = {"space": {"lam": (0.01, 1.0)}, "max_memory": "1MiB", **few}
+    assert len(search("rg2", split, settings=3, **options).settings) == 3
+    with pytest.raises(SoftdexError, match=r"needs about .* GB, max_memory is 0\.00 GB"):
+        search("rg2", split, settings=24, **options)
 
 
 def test_a_setting_that_fails_is_out_and_the_others_go_on(

@@ -16,6 +16,7 @@ from softdex.interactions import Interactions
 from softdex.learn import extend, learn
 from softdex.options import check, kinds
 from softdex.retrieve import Retriever, from_training
+from softdex.solve.loop import Job
 from softdex.tables import parse_bytes
 
 
@@ -59,22 +60,25 @@ def options(name: str) -> dict[str, Any]:
 def about(name: str) -> str:
     """What a recipe does, in one sentence."""
     found = recipe(name)
-    variants: Mapping[str, str] = getattr(importlib.import_module(found.__module__), "ABOUT", {})
-    return variants.get(name) or (inspect.getdoc(found) or "").splitlines()[0]
+    return _of_module(name, "ABOUT").get(name) or (inspect.getdoc(found) or "").splitlines()[0]
 
 
 def space(name: str) -> dict[str, Any]:
     """The options of a recipe that are worth tuning: lists of choices, or (low, high) ranges."""
-    found: Mapping[str, Any] = getattr(
-        importlib.import_module(recipe(name).__module__), "SPACE", {}
-    )
-    return dict(found)
+    own = _of_module(name, "SPACES").get(name)
+    return dict(own if own is not None else _of_module(name, "SPACE"))
+
+
+def _of_module(name: str, what: str) -> Mapping[str, Any]:
+    """A mapping that the file of a recipe may have."""
+    found: Mapping[str, Any] = getattr(importlib.import_module(recipe(name).__module__), what, {})
+    return found
 
 
 def check_options(name: str, given: Mapping[str, Any]) -> None:
     """Refuse options that a recipe does not have, or that are not of its kind."""
     annotated = kinds(recipe(name))
-    fixed = {"objective"} & set(_table()[name][1])  # a variant is its objective
+    fixed = _of_module(name, "FIXED").get(name, ())
     check(name, {o: annotated[o] for o in options(name) if o not in fixed}, given)
 
 
@@ -115,7 +119,7 @@ def fit(
     chosen = options(name) | given
     limit = None if max_memory is None else parse_bytes(max_memory)
     made = recipe(name)(train, **chosen)
-    if not hasattr(made, "trainer"):
+    if not isinstance(made, Job):
         if start is not None or refit:
             raise SoftdexError(
                 f"fit: {name} is found in one step with these options: no start= and no refit=."

@@ -48,6 +48,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "bpr": {"objective": "bpr", "negatives": 100},
     "bce": {"objective": "bce", "score": "dot", "lr": 0.002, "negatives": 20, "decay": 0.1},
 }
+FIXED = dict.fromkeys(VARIANTS, ("objective",))
+SPACES = {"bce": {"lr": (0.0005, 0.05), "decay": (0.001, 1.0), "negatives": [5, 20, 100]}}
 
 
 def mf(

@@ -27,6 +27,7 @@ ABOUT = {
 }
 SPACE = {"alpha": (0.003, 0.3), "lam": (0.01, 0.3), "dim": [64, 128, 256]}
 VARIANTS: dict[str, dict[str, Any]] = {"rg2": {}, "rgx": {"beta": 1.0}}
+FIXED = {"rg2": ("beta", "interaction")}
 
 
 def rg(

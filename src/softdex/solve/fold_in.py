@@ -70,13 +70,17 @@ class FoldIn(nn.Module):
         """Vectors of users from their events, users x items."""
         weight = self.items.weight
         kept = self._shared
-        if kept is None or kept[0] is not weight or kept[1] != weight._version:
-            kept = self._shared = weight, weight._version, shared_by_users(self.loss, weight)
+        version = -1 if weight.is_inference() else weight._version
+        if kept is None or kept[0] is not weight or kept[1] != version:
+            kept = self._shared = weight, version, shared_by_users(self.loss, weight)
         side = users_side(matrix, self.loss).to(weight.device)
         return solve_exactly(side, kept[2], weight)[0]
 
     def new_items(self, matrix: sp.csr_matrix) -> Tensor:
-        """Vectors of items from their events, items x users."""
+        """Vectors of items from their events, items x users.
+
+        Of exact RGx the sum over items is taken without the new ones' own part.
+        """
         weight = self.vectors.weight
         total = self.total.cpu().numpy().astype(np.float64)
         side = items_side(matrix, total, self.loss).to(weight.device)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,7 @@ class Trainer(Protocol):
         ...
 
 
+@runtime_checkable
 class Job(Protocol):
     """What a recipe that learns returns: the model's parts, and how to train them."""
 

@@ -60,8 +60,13 @@ class Quadratic:
 
 
 def from_terms(terms: Tensor) -> Quadratic:
-    """The loss that `terms` described."""
+    """The loss that `terms` described; what describes none is a ValueError."""
+    if terms.shape != (12,) or not bool(torch.isfinite(terms).all()):
+        raise ValueError(f"expected 12 finite terms of a loss, got {terms.tolist()[:12]}")
     w0, w1, a0, a1, t0, t1, centre, lam, nu, beta, frobenius, items = terms.tolist()
+    positive = min(w0, w1, a0, a1, t0, lam, nu, beta) >= 0
+    if not positive or max(w0, w1, a0, a1, t0, lam) > 1e9 or nu > 9 or beta > 1 or items < 1:
+        raise ValueError(f"terms {terms.tolist()} are of no loss that has a minimum")
     return Quadratic(
         (w0, w1), (a0, a1), (t0, t1), centre, lam, nu, beta, bool(frobenius), int(items)
     )
@@ -70,6 +75,8 @@ def from_terms(terms: Tensor) -> Quadratic:
 def power(where: str, reg: str, nu: float) -> float:
     """The exponent of a regulariser by its name."""
     choose(where, "regulariser", reg, REGULARISERS)
+    if reg != "frequency" and nu != 1:
+        raise SoftdexError(f"{where}: nu is of reg='frequency', got nu={nu} with reg={reg!r}.")
     return {"l2": 0.0, "sum_w": 1.0, "frequency": nu}[reg]
 
 
@@ -93,6 +100,11 @@ def rg(
     `sampled` takes the weights of Eq. 19 for so many sampled negatives; at N - 1 it is RG2.
     """
     choose("rg", "interaction", interaction, INTERACTIONS)
+    if interaction == "frobenius" and beta == 1:
+        raise SoftdexError(
+            "rg: with interaction='frobenius' and beta=1 nothing bounds the loss from below. "
+            "Choose a beta below 1."
+        )
     if beta > 1:
         raise SoftdexError(f"rg: expected beta of at most 1, got {beta}: there is no minimum.")
     if sampled is not None and not 1 <= sampled < items:
@@ -199,8 +211,8 @@ def shared_by_items(loss: Quadratic, users: Tensor, fixed: Tensor, total: Tensor
     """What the systems of items share, given all user vectors (U, D) and their weights (U,).
 
     The interaction of exact RGx couples the items through their sum `total` (D,). It is concave, so
-    with the sum of the moment in its place the loss is bounded from above and each step lowers it;
-    `solve.als` repeats, or solves for the sum where it must be exact.
+    with the sum of the moment in its place the loss is bounded from above, and lowering the bound
+    lowers it; `solve.als` then shifts all items, or solves for the sum where it must be exact.
     """
     gram = (users * fixed[:, None]).T @ users
     pull = loss.centre * (fixed @ users)
@@ -212,7 +224,11 @@ def shared_by_items(loss: Quadratic, users: Tensor, fixed: Tensor, total: Tensor
 def objective(
     loss: Quadratic, side: Side, users: Tensor, items: Tensor, reg_items: Tensor
 ) -> Tensor:
-    """The loss itself, constants included; `side` is that of the users."""
+    """The loss as `Quadratic` states it; `side` is that of the users.
+
+    An event's square is a_xy o^2 - 2 t_xy o: the constant that completes it is left out, so the
+    value may be negative.
+    """
     gram, total = items.T @ items, items.sum(0)
     met = _interact(loss, gram, total, len(items))
     spread = ((users @ met) * users).sum(1) - 2 * loss.centre * (users @ total)

@@ -29,7 +29,7 @@ CHUNK = 32_768  # events a thread takes at a time
 LONG = 16_384  # rows with more events are solved by all threads together
 BLOCK_CELLS = 4_000_000  # floats of gathered vectors held at a time by the exact solver
 RIDGES = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4)  # of the mean diagonal, tried in turn
-DIVERGED = "the vectors grew beyond all bounds. Raise lam, or choose less extreme options."
+DIVERGED = "vectors grew beyond all bounds. Raise lam, or choose less extreme options."
 
 
 def solve_exactly(side: Side, shared: Shared, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,7 +83,7 @@ def factor(systems: Tensor) -> Tensor:
         diagonal += diagonal.mean(1, keepdim=True) * ridge + 1e-300
         found[bad], info[bad] = torch.linalg.cholesky_ex(lifted)
     if bool((info > 0).any()):
-        raise SoftdexError(f"training: {DIVERGED}")
+        raise SoftdexError(f"least squares: {DIVERGED}")
     return found
 
 
@@ -91,7 +91,7 @@ def eigenbasis(shared: Shared) -> tuple[Tensor, Tensor]:
     """Eigenvalues and eigenvectors of the Gram matrix, found in float64 on the CPU."""
     like, gram = shared.gram, shared.gram.double().cpu().numpy()
     if not np.isfinite(gram).all():
-        raise SoftdexError(f"training: {DIVERGED}")
+        raise SoftdexError(f"least squares: {DIVERGED}")
     values, vectors = np.linalg.eigh(gram)
     return tuple(torch.from_numpy(t).to(like) for t in (values.clip(0), vectors))  # type: ignore[return-value]
 
@@ -135,8 +135,8 @@ def _all_at_once(
     diagonal = side.weight[:, None] * values + side.reg[:, None]
 
     def sparse(at_events: Tensor) -> Tensor:
-        with warnings.catch_warnings():  # that the layout is in beta is nothing users can act on
-            warnings.filterwarnings("ignore", "Sparse CSR tensor support", UserWarning)
+        with warnings.catch_warnings():  # of a layout in beta: nothing that users can act on
+            warnings.simplefilter("ignore", UserWarning)
             return torch.sparse_csr_tensor(
                 side.indptr, other, at_events, shape, check_invariants=False
             )
@@ -165,8 +165,12 @@ def _on_cpu(
     # numba's own number would start its pool, which resets that of torch
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         work = [pool.submit(_rows, *arrays, steps, LONG, *ends) for ends in edges]  # type: ignore[call-arg]
-        for done in work:
-            done.result()
+        try:
+            for done in work:
+                done.result()
+        except BaseException:  # Ctrl-C, say: do not wait for what has not begun
+            pool.shutdown(cancel_futures=True)
+            raise
     return y, part
 
 
@@ -231,6 +235,8 @@ def _rows(  # type: ignore[no-untyped-def]  # noqa: C901
             p[k] = inverse[k] * b[k]
         size = _dot(r, p)
         for _ in range(min(steps, n + 1)):
+            if not size > 0:
+                break
             for k in range(dim):
                 q[k] = d[k] * p[k]
             _add_events(near, extra, start, n, p, q)
