@@ -46,7 +46,8 @@ Sweep = tuple[float, sdx.Retriever]
 def sweeps(
     system: str, train: sdx.Interactions, dim: int, most: int, seed: int, **options: Any
 ) -> Iterator[Sweep]:
-    """After each sweep: seconds so far, set-up included, and the model as it is."""
+    """After each sweep: seconds so far, from the log's columns on, and the model as it is."""
+    train = train.select(slice(None))  # nothing prepared by an earlier run is used
     if system == "implicit":
         yield from _implicit(train, dim, most, seed, **options)
         return
@@ -54,8 +55,8 @@ def sweeps(
     given = {"dim": dim, "seed": seed, "epochs": most, "device": "cpu"} | options
     job = recipes.recipe(system)(train, **(recipes.options(system) | given))
     trainer = job.trainer(train)
-    model = from_training(system, given, train, job.encoder, job.scorer)
     spent = time.perf_counter() - began
+    model = from_training(system, given, train, job.encoder, job.scorer)
     for epoch in range(most):
         began = time.perf_counter()
         trainer.run_epoch(Progress(epoch), lambda: None)
@@ -68,12 +69,12 @@ def _implicit(
 ) -> Iterator[Sweep]:
     from implicit.als import AlternatingLeastSquares
 
+    clock = {"began": time.perf_counter(), "spent": 0.0}
     matrix = train.csr(binary=True)
     model = AlternatingLeastSquares(
         factors=dim, iterations=most, random_state=seed, use_gpu=False, **options
     )
     found: list[tuple[float, np.ndarray, np.ndarray]] = []
-    clock = {"began": time.perf_counter(), "spent": 0.0}
 
     def after(iteration: int, elapsed: float, *rest: Any) -> None:
         clock["spent"] += time.perf_counter() - clock["began"]

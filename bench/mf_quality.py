@@ -49,6 +49,8 @@ def main() -> None:
     early = valid if task.startswith("ml-") else None
     count = options.pop("tune", None)
     began = time.perf_counter()
+    if count is not None and early is None:
+        raise SystemExit(f"{task} has no validation part to tune on")
     if count is not None and valid is not None:
         model = sdx.tune(recipe, train, valid, settings=count, **options).model
     else:

@@ -9,7 +9,6 @@ import shutil
 import tempfile
 import time
 
-import numba
 import torch
 
 from softdex.retrieve import versions
@@ -25,7 +24,7 @@ def examine() -> tuple[Record, list[str]]:
     for name in CORE:
         facts[name] = importlib.metadata.version(name)
     facts["processor"] = f"{platform.machine()}, {os.cpu_count()} cores"
-    facts["threads"] = f"torch {torch.get_num_threads()}, numba {numba.get_num_threads()}"
+    facts["threads"] = str(torch.get_num_threads())
     if torch.cuda.is_available():
         facts["gpu"] = torch.cuda.get_device_name()
     elif torch.version.cuda is None:

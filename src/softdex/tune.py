@@ -118,10 +118,10 @@ def tune(
 ) -> Tuned:
     """Search for good options of a recipe.
 
-    Settings are spread evenly over the space, the recipe's defaults among them. All are trained
-    for a ninth of the epochs, the best third goes on to a third of them, the best third of those to
-    the end: what is trained is never trained again, and the log is prepared once. Ctrl-C ends the
-    search with what was best so far.
+    Settings are spread evenly over the space, the recipe's defaults among them if they lie in it.
+    All are trained for a ninth of the epochs (two at least), the best third goes on to a third of
+    them, the best third of those to the end: what is trained is never trained again, and the log is
+    prepared once. Ctrl-C ends the search with what was best so far.
 
     Args:
         name: a recipe.
@@ -175,7 +175,7 @@ def _halve(trials: list[_Trial], epochs: int, began: float) -> None:
     """Train all a little, the better ones on and on."""
     alive = list(trials)
     has_epochs = epochs > 1
-    budgets = [max(1, -(-epochs // KEPT**2)), max(1, -(-epochs // KEPT)), epochs]
+    budgets = [max(min(2, epochs), -(-epochs // share)) for share in (KEPT**2, KEPT, 1)]
     for budget in sorted(set(budgets if has_epochs and len(alive) > 1 else budgets[-1:])):
         last = budget == epochs
         keep = 1 if last else max(1, -(-len(alive) // KEPT))

@@ -380,7 +380,10 @@ WITHOUT = {
     "frequency": (rg(20, alpha=0, lam=0.1, nu=0.5), "nuclear"),
     "sampled": (rg(20, alpha=0, lam=0.1, nu=1, sampled=7), "sampled"),
     "ials": (ials(20, alpha=0.1, lam=0.1, nu=1), "iALS"),
-    "unbounded": (rg(20, alpha=0, lam=0.1, nu=1, beta=1, interaction="frobenius"), "no minimum"),
+    "unbounded": (
+        replace(rg(20, alpha=0, lam=0.1, nu=1), beta=1.0, frobenius=True),
+        "no minimum",
+    ),
     "beta": (replace(rg(20, alpha=0, lam=0.1, nu=1), beta=1.1), "no minimum"),
     "foreign": (replace(rg(20, alpha=0, lam=0.1, nu=1), pull=(0.6, 0)), "not those of RG2"),
 }

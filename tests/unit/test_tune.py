@@ -148,7 +148,7 @@ def test_it_prints_as_a_table_best_first(found: Tuned) -> None:
 def test_nothing_is_trained_twice_and_only_the_better_third_goes_on(
     split: sdx.Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """9 settings to epoch 1, 3 to epoch 3, 1 to epoch 9; and no more sweeps than that."""
+    """9 settings to epoch 2, 3 to epoch 3, 1 to epoch 9; and no more sweeps than that."""
     sweeps: Counter[int] = Counter()
     plain, runs = als.Sweeps.run_epoch, []
 
@@ -159,8 +159,8 @@ def test_nothing_is_trained_twice_and_only_the_better_third_goes_on(
 
     monkeypatch.setattr(als.Sweeps, "run_epoch", counted)
     result = search("rg2", split, settings=9, space=SPACE, **FIXED)
-    assert sorted(sweeps.values()) == [1] * 6 + [3] * 2 + [9]
-    assert sorted(row["epochs"] for row in result.settings) == [1] * 6 + [3] * 2 + [9]
+    assert sorted(sweeps.values()) == [2] * 6 + [3] * 2 + [9]
+    assert sorted(row["epochs"] for row in result.settings) == [2] * 6 + [3] * 2 + [9]
 
 
 def test_settings_that_come_twice_are_trained_once(split: sdx.Split) -> None:
@@ -250,7 +250,7 @@ def test_the_rounds_are_said(split: sdx.Split, loud: None, capsys: Any) -> None:
     search("rg2", split, settings=9, space=SPACE, **FIXED)
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tuning:")]
     assert [line.split(", best")[0] for line in said] == [
-        "tuning: 9 settings to epoch 1",
+        "tuning: 9 settings to epoch 2",
         "tuning: 3 settings to epoch 3",
         "tuning: 1 settings to epoch 9",
     ]

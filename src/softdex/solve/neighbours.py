@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numba
 import numpy as np
 import scipy.sparse as sp
+import torch
 
 BLOCK_BYTES = 128 * 2**20  # of neighbour lists held before they are packed
 
@@ -33,7 +34,7 @@ def cosine_neighbours(
     by_item = sp.diags(sizes**-user_power) @ by_user if user_power else by_user
     by_item = by_item.astype(np.float32).tocsc()
     left, right = (norms**power for power in (asymmetry, 1 - asymmetry))
-    items, threads = by_item.shape[1], numba.get_num_threads()
+    items, threads = by_item.shape[1], torch.get_num_threads()  # numba's number starts its pool
     block = max(threads, min(items, BLOCK_BYTES // (8 * n)))
     counts, columns, values = [], [], []
     with ThreadPoolExecutor(threads) as pool:
