@@ -362,7 +362,7 @@ def test_demo_measures_every_recipe_against_the_best_possible(softdex: Softdex) 
         ("fit clicks.csv -r rg2 --tune 2 --start RUN", ["Leave --start out"]),
         ("fit clicks.csv -r popular --tune 2", ["popular has nothing to tune"]),
         ("fit clicks.csv -r item_cf --tune 2 --refit", ["there is nothing to --refit"]),
-        ("fit clicks.csv -r rg2 -o beta=2", ["expected beta of at most 1, got 2"]),
+        ("fit clicks.csv -r rgx -o beta=2", ["expected beta of at most 1, got 2"]),
         ("fit clicks.csv -r rg2 -o solver=svd", ["alpha above 0", "Use solver='als'"]),
         ("fit clicks.csv -r rg2 -o encoder=mix", ["has no closed form. Use solver='newton_cg'"]),
         ("fit clicks.csv -r ials -o reg=l3", ["unknown regulariser 'l3'"]),
