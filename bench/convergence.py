@@ -30,7 +30,8 @@ from softdex.objective.taylor import rg_of_vectors
 from softdex.score import Dot
 from softdex.solve import normal_equations as ne
 from softdex.solve.loop import Schedule
-from softdex.solve.newton_cg import Job, Settings, Trainer, newton_step, penalty
+from softdex.solve.newton_cg import newton_step
+from softdex.solve.newton_job import Job, Settings, Trainer, penalty
 from softdex.solve.rows import solve_exactly
 
 DIM, ALPHA, LAM, LENGTH, USERS, LR = 16, 0.01, 0.1, 50, 64, 0.02

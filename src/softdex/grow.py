@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import scipy.sparse as sp
 import torch
 
 from softdex.catalogue import find
@@ -17,6 +17,7 @@ from softdex.keys import Keys, merge
 from softdex.ragged import Ragged, group
 from softdex.score import Dot
 from softdex.solve.fold_in import FoldIn
+from softdex.solve.normal_equations import row_sums
 
 
 class Model(Protocol):
@@ -38,18 +39,18 @@ def add_users(model: Model, log: Interactions) -> None:
     where = "add_users"
     encoder, log = _folding(model, log, where, "users", model.users)
     item = find(model.items, log.items.all(), where, "items")[log.item]
-    matrix = _matrix(log, log.user, item, (log.num_users, len(model.items)))
+    log = replace(log, items=model.items, item=item.astype(np.int32), item_table=None)
+    matrix = log.confidences[0]
     vectors = torch.cat([encoder.vectors.weight, encoder.new_users(matrix)])
-    sums = torch.from_numpy(np.asarray(matrix.sum(1), np.float32).ravel())
-    total = torch.cat([encoder.total, sums.to(encoder.total)])
-    seen = group(log.user, item, log.num_users, by=log.time)
+    total = torch.cat([encoder.total, torch.from_numpy(row_sums(matrix)).to(encoder.total)])
+    seen = log.histories
     indptr = np.append(model.seen.indptr, model.seen.indptr[-1] + seen.indptr[1:])
     keys, order = merge(model.users, log.users)
 
     model.users = keys
     model.encoder = FoldIn(vectors[order], total[order], encoder.terms, encoder.items).eval()
     model.seen = Ragged(indptr, np.append(model.seen.ids, seen.ids)).take(order)
-    model.item_counts = model.item_counts + np.bincount(item, minlength=len(model.items))
+    model.item_counts = model.item_counts + log.item_counts
     _note(model, "users", log.num_users)
 
 
@@ -58,8 +59,8 @@ def add_items(model: Model, log: Interactions) -> None:
     where = "add_items"
     encoder, log = _folding(model, log, where, "items", model.items)
     user = find(model.users, log.users.all(), where, "users")[log.user]
-    matrix = _matrix(log, log.item, user, (log.num_items, len(model.users)))
-    vectors = torch.cat([encoder.items.weight, encoder.new_items(matrix)])
+    log = replace(log, users=model.users, user=user.astype(np.int32))
+    vectors = torch.cat([encoder.items.weight, encoder.new_items(log.confidences[1])])
     keys, order = merge(model.items, log.items)
     place = np.argsort(order).astype(model.seen.ids.dtype)
     had = np.append(model.seen.ids, len(model.items) + log.item)
@@ -98,16 +99,6 @@ def _folding(
             "model."
         )
     return model.encoder, log
-
-
-def _matrix(
-    log: Interactions, row: np.ndarray, column: np.ndarray, shape: tuple[int, int]
-) -> sp.csr_matrix:
-    cells = np.ones(len(log), np.float32) if log.weight is None else log.weight
-    matrix = sp.csr_matrix((cells, (row, column)), shape=shape)
-    if log.weight is None:
-        matrix.data[:] = 1.0
-    return matrix
 
 
 def _rows_below(table: pa.Table, log: Interactions) -> pa.Table:

@@ -95,6 +95,12 @@ class Interactions:
         return matrix
 
     @cached_property
+    def confidences(self) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+        """What each pair of user and item counts, by user and by item: its weights, or 1 once."""
+        by_user = self.csr(binary=self.weight is None)
+        return by_user, by_user.T.tocsr()
+
+    @cached_property
     def histories(self) -> Ragged:
         """Each user's items, oldest first; file order where there is no time, or a tie."""
         found = group(self.user, self.item, self.num_users, by=self.time)

@@ -174,9 +174,8 @@ def tune(
 def _halve(trials: list[_Trial], epochs: int, began: float) -> None:
     """Train all a little, the better ones on and on."""
     alive = list(trials)
-    has_epochs = epochs > 1
     budgets = [max(min(2, epochs), -(-epochs // share)) for share in (KEPT**2, KEPT, 1)]
-    for budget in sorted(set(budgets if has_epochs and len(alive) > 1 else budgets[-1:])):
+    for budget in sorted(set(budgets if len(alive) > 1 else budgets[-1:])):
         last = budget == epochs
         keep = 1 if last else max(1, -(-len(alive) // KEPT))
         best: list[_Trial] = []

@@ -329,11 +329,11 @@ def test_the_memory_that_is_predicted_grows_with_what_costs_it(
 
 
 def test_a_log_is_prepared_once_however_many_models_are_trained_on_it(split: sdx.Split) -> None:
-    matrices = als.confidences(split.train)
+    matrices = split.train.confidences
     before = matrices[0].copy()
     fit("rg2", split.train)
     fit("ials", split.train)
-    assert als.confidences(split.train) is matrices
+    assert split.train.confidences is matrices
     assert (matrices[0] != before).nnz == 0
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 import softdex as sdx
 from softdex.encode.table import Table
 from softdex.keys import Keys
-from softdex.solve.als import Sweeps, confidences
+from softdex.solve.als import Sweeps
 from softdex.solve.fold_in import FoldIn
 from softdex.solve.normal_equations import shared_by_users
 
@@ -73,7 +73,7 @@ def folding(model: sdx.Retriever) -> FoldIn:
 def half_sweep(model: sdx.Retriever, log: sdx.Interactions, side: str) -> Tensor:
     """What an exact half of a sweep makes of the trained vectors of the other side."""
     users, items = (Table(t.clone()) for t in vectors(model))
-    run = Sweeps(users, items, *confidences(log), folding(model).loss, 0)
+    run = Sweeps(users, items, *log.confidences, folding(model).loss, 0)
     if side == "users":
         run.solve_users()
         return users.weight
@@ -115,7 +115,7 @@ def test_fold_in_of_training_users_is_an_exact_half_sweep(
 ) -> None:
     log = replace(old, weight=weights_of(old)) if weighted else old
     model = fit(loss, log)
-    found = folding(model).new_users(confidences(log)[0])
+    found = folding(model).new_users(log.confidences[0])
     assert torch.allclose(found, half_sweep(model, log, "users"), atol=1e-5)
     assert found.abs().max() > 0.1
 
@@ -124,7 +124,7 @@ def test_fold_in_of_training_users_is_an_exact_half_sweep(
 def test_fold_in_of_training_items_is_an_exact_half_sweep(old: sdx.Interactions, loss: str) -> None:
     """Those of exact RGx are coupled: there, new items come to what the sum of the old leaves."""
     model = fit(loss, old)
-    found = folding(model).new_items(confidences(old)[1])
+    found = folding(model).new_items(old.confidences[1])
     assert torch.allclose(found, half_sweep(model, old, "items"), atol=1e-5)
 
 
@@ -132,13 +132,13 @@ def test_fold_in_of_an_item_into_exact_rgx_is_its_half_step_at_convergence(
     old: sdx.Interactions,
 ) -> None:
     model = fit("rgx", old, epochs=60, steps=0)
-    found = folding(model).new_items(confidences(old)[1])
+    found = folding(model).new_items(old.confidences[1])
     assert torch.allclose(found, vectors(model)[1], atol=1e-3)
 
 
 def test_fold_in_follows_the_items(old: sdx.Interactions) -> None:
     """What was computed for other items is not used, though these lie in the same memory."""
-    encoder, matrix = folding(fit("rg2", old)), confidences(old)[0]
+    encoder, matrix = folding(fit("rg2", old)), old.confidences[0]
 
     def is_fresh() -> bool:
         fresh = FoldIn(encoder.vectors.weight, encoder.total, encoder.terms, encoder.items)

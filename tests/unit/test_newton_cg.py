@@ -27,17 +27,8 @@ from softdex.solve import als
 from softdex.solve import normal_equations as ne
 from softdex.solve.checkpoint import Keeper
 from softdex.solve.loop import Outcome, Progress, Schedule, train
-from softdex.solve.newton_cg import (
-    Job,
-    Settings,
-    Trainer,
-    derivatives,
-    minimise,
-    newton_step,
-    penalty,
-    query_of,
-    steihaug,
-)
+from softdex.solve.newton_cg import derivatives, minimise, newton_step, steihaug
+from softdex.solve.newton_job import Job, Settings, Trainer, penalty, query_of
 
 ENCODERS = {"user": 1.0, "history": 0.0, "mix": 0.5}
 ALPHA, LAM, LENGTH = 0.02, 0.05, 20

@@ -18,7 +18,6 @@ from torch import Tensor
 
 import softdex as sdx
 from softdex.solve import rows
-from softdex.solve.als import confidences
 from softdex.solve.normal_equations import (
     Quadratic,
     Shared,
@@ -314,7 +313,7 @@ def test_four_steps_in_float32_are_close_to_exact_solutions_in_float64(
     realistic: sdx.Split,
 ) -> None:
     """Scores within a percent of their size; the metric in its third digit."""
-    matrix, by_item = confidences(realistic.train)
+    matrix, by_item = realistic.train.confidences
     loss = rg(realistic.train.num_items, alpha=0.03, lam=0.1, nu=1.0)
     x = torch.from_numpy(by_item @ normal(by_item.shape[1], 32).numpy()) / 32
     side = users_side(matrix, loss)
@@ -342,7 +341,7 @@ def test_a_model_of_four_steps_ranks_like_one_of_exact_solutions(realistic: sdx.
 @pytest.mark.usefixtures("threads")
 def test_the_number_of_threads_changes_no_bit(realistic: sdx.Split) -> None:
     loss = ials(realistic.train.num_items, alpha=0.1, lam=0.01, nu=1.0)
-    side = users_side(confidences(realistic.train)[0], loss)
+    side = users_side(realistic.train.confidences[0], loss)
     x = normal(realistic.train.num_items, 24).float()
     values = torch.linspace(0.1, 3, 24)
     found = []

@@ -13,7 +13,7 @@ from softdex.interactions import Interactions
 from softdex.objective.taylor import rg_of_vectors
 from softdex.options import at_least
 from softdex.score import Dot
-from softdex.solve import newton_cg, normal_equations
+from softdex.solve import newton_job, normal_equations
 from softdex.solve.als import Job, closed, initial, with_fold_in
 from softdex.solve.fold_in import FoldIn
 from softdex.solve.loop import Schedule
@@ -104,7 +104,7 @@ def rg(
         length = None if encoder == "user" else max_history
         parts = _random(train, loss, dim, seed, share if encoder == "mix" else 0.0, length)
         score = partial(rg_of_vectors, alpha=alpha, beta=beta, interaction=interaction)
-        return newton_cg.Job(*parts, score, newton_cg.penalty(loss, train), schedule)
+        return newton_job.Job(*parts, score, newton_job.penalty(loss, train), schedule)
     return Job(*initial(train, loss, dim, seed), loss, steps, schedule)
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
-import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
@@ -26,27 +24,13 @@ from softdex.solve.normal_equations import (
     Shared,
     Side,
     items_side,
+    row_sums,
     shared_by_items,
     shared_by_users,
     users_side,
 )
 from softdex.solve.rows import eigenbasis, factor, solve_by_cg, solve_exactly, systems_of
 from softdex.solve.svd import closed_form
-
-_prepared: WeakKeyDictionary[Interactions, tuple[sp.csr_matrix, sp.csr_matrix]] = (
-    WeakKeyDictionary()
-)
-
-
-def confidences(log: Interactions) -> tuple[sp.csr_matrix, sp.csr_matrix]:
-    """What each (user, item) pair counts, the sum of its weights or 1: by user, and by item.
-
-    Made once for a log, however many models are trained on it.
-    """
-    if log not in _prepared:
-        by_user = log.csr(binary=log.weight is None)
-        _prepared[log] = by_user, by_user.T.tocsr()
-    return _prepared[log]
 
 
 class Job(NamedTuple):
@@ -64,7 +48,7 @@ class Job(NamedTuple):
         self.encoder.to(device)
         self.scorer.to(device)
         tables = self.encoder.vectors, self.scorer.items
-        return Sweeps(*tables, *confidences(log), self.loss, self.steps)
+        return Sweeps(*tables, *log.confidences, self.loss, self.steps)
 
     def memory(self, log: Interactions) -> int:
         """Events from both sides; tables, their turned copies, results, and the best epoch."""
@@ -89,10 +73,9 @@ class Sweeps:
         steps: int,
     ) -> None:
         self.users, self.items, self.loss, self.steps = users, items, loss, steps
-        total = np.asarray(by_user.sum(1, dtype=np.float64)).ravel()
         device = users.weight.device
         self.of_users = users_side(by_user, loss).to(device)
-        self.of_items = items_side(by_item, total, loss).to(device)
+        self.of_items = items_side(by_item, row_sums(by_user), loss).to(device)
         self.events = max(1, by_user.nnz)
 
     def state(self) -> dict[str, Tensor]:
@@ -199,13 +182,13 @@ def initial(log: Interactions, loss: Quadratic, dim: int, seed: int) -> tuple[Fo
     """
     generator = torch.Generator().manual_seed(seed)
     codes = torch.randn(log.num_users, dim, generator=generator) / dim**0.5
-    items = torch.from_numpy(confidences(log)[1] @ codes.numpy())
+    items = torch.from_numpy(log.confidences[1] @ codes.numpy())
     return with_fold_in(log, loss, torch.zeros(log.num_users, dim), items)
 
 
 def closed(log: Interactions, loss: Quadratic, dim: int, seed: int) -> tuple[FoldIn, Dot]:
     """Encoder and scorer at the minimum itself, where there is a closed form of it."""
-    return with_fold_in(log, loss, *closed_form(confidences(log)[0], loss, dim, seed=seed))
+    return with_fold_in(log, loss, *closed_form(log.confidences[0], loss, dim, seed=seed))
 
 
 def with_fold_in(
@@ -213,5 +196,5 @@ def with_fold_in(
 ) -> tuple[FoldIn, Dot]:
     """Encoder and scorer of these vectors."""
     scorer = Dot(items)
-    total = np.asarray(confidences(log)[0].sum(1), np.float32).ravel()
-    return FoldIn(users, torch.from_numpy(total), loss.terms(), scorer.items), scorer
+    total = torch.from_numpy(row_sums(log.confidences[0])).float()
+    return FoldIn(users, total, loss.terms(), scorer.items), scorer

@@ -150,7 +150,7 @@ class Shared(NamedTuple):
 
 def users_side(matrix: sp.csr_matrix, loss: Quadratic) -> Side:
     """Systems of users, from their events: confidences, users x items."""
-    total = _sums(matrix)
+    total = row_sums(matrix)
     weight = loss.weight[0] + loss.weight[1] * total
     row = np.repeat(total, np.diff(matrix.indptr))
     extra, pull = _events(matrix.data, row, loss)
@@ -168,7 +168,8 @@ def items_side(matrix: sp.csr_matrix, total: np.ndarray, loss: Quadratic) -> Sid
     return _side(matrix, extra, pull, ones, ones * weight.sum(), loss, weight)
 
 
-def _sums(matrix: sp.csr_matrix) -> np.ndarray:
+def row_sums(matrix: sp.csr_matrix) -> np.ndarray:
+    """What each row's events count together, in float64."""
     return np.asarray(matrix.sum(1, dtype=np.float64)).ravel()
 
 
@@ -187,7 +188,7 @@ def _side(
     fixed: np.ndarray,
 ) -> Side:
     summed = sp.csr_matrix((extra, matrix.indices, matrix.indptr), shape=matrix.shape)
-    total = background + _sums(summed)
+    total = background + row_sums(summed)
     reg = np.where(total > 0, loss.lam * np.maximum(total, 0) ** loss.nu, 1.0)
     floats = (torch.from_numpy(x.astype(np.float32)) for x in (extra, pull, weight, reg, fixed))
     indptr = torch.from_numpy(matrix.indptr.astype(np.int64))

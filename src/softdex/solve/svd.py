@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from softdex.errors import ShapeError, SoftdexError
-from softdex.solve.normal_equations import Quadratic, rg
+from softdex.solve.normal_equations import Quadratic, rg, row_sums
 
 ITERATIONS = 30  # at most; logs of real users take 4 to 8
 OVERSAMPLE = 32  # vectors beside the wanted ones: they make every iteration count for more
@@ -88,7 +88,7 @@ def closed_form(
     items = matrix.shape[1]
     if items != loss.items:
         raise ShapeError(f"svd: expected a log of {loss.items} items, got {items}.")
-    total = _sums(matrix)
+    total = row_sums(matrix)
     scale = _over(items, 2 * total) ** 0.5
     left, values, right = singular(
         matrix,
@@ -122,7 +122,7 @@ def full_matrix_form(
 
     P = (W + lam)^-1/2 U Sigma^1/2,   Q = V Sigma^1/2,   U Sigma V' of (W + lam)^-1/2 W S
     """
-    total, items = _sums(matrix), matrix.shape[1]
+    total, items = row_sums(matrix), matrix.shape[1]
     weight = total / (2 * items)
     scale = (_over(items, 2 * total) * _over(weight, weight + lam)) ** 0.5
     left, values, right = singular(
@@ -221,10 +221,6 @@ def _centred(v: Tensor) -> Tensor:
 def _wide(block: Tensor, dim: int) -> Tensor:
     """With columns of 0 up to `dim`."""
     return torch.nn.functional.pad(block, (0, dim - block.shape[1]))
-
-
-def _sums(matrix: sp.csr_matrix) -> np.ndarray:
-    return np.asarray(matrix.sum(1, dtype=np.float64)).ravel()
 
 
 def _over(above: np.ndarray | float, below: np.ndarray) -> np.ndarray:
