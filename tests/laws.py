@@ -98,6 +98,7 @@ def support(index: Index, query: Any, seed: int) -> None:
 def prefix(index: Any, query: Any, seed: int) -> None:
     """At one effort search(k) is the head of search(k + 1); scores never rise, no id twice."""
     reach = index.reach(query) if hasattr(index, "reach") else int(living(index, query).sum())
+    reach = min(reach, int(getattr(index, "effort", reach)))
     for k in range(1, ITEMS + 2):
         here, more = index.search(query, k), index.search(query, k + 1)
         if k < reach:

@@ -1,4 +1,4 @@
-"""Grow: users and items that come after training, added to a model by fold-in."""
+"""Grow: users and items that come after training, items that go, another index to serve from."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import scipy.sparse as sp
 import torch
+from torch import Tensor
 
-from softdex.catalogue import find
-from softdex.errors import DataError, SoftdexError, some
+from softdex.catalogue import find, listed
+from softdex.encode.history import Mixed, Vae
+from softdex.errors import DataError, SoftdexError, choose, some
 from softdex.index.flat import Flat
+from softdex.index.imi import build, codewords_for
 from softdex.interactions import Interactions
 from softdex.keys import Keys, merge
+from softdex.objective.softmax import log_mass
 from softdex.ragged import Ragged, group
-from softdex.score import Dot
+from softdex.score import Cosine, Dot
 from softdex.solve.fold_in import FoldIn
+from softdex.solve.newcomers import chosen_users, newcomers
 from softdex.solve.normal_equations import row_sums
+
+ASKED = 500  # users on whose queries an index is tuned
 
 
 class Model(Protocol):
@@ -37,7 +45,14 @@ class Model(Protocol):
 def add_users(model: Model, log: Interactions) -> None:
     """Solve for users who were not in training, and put them in their places among the keys."""
     where = "add_users"
-    encoder, log = _folding(model, log, where, "users", model.users)
+    encoder = model.encoder
+    if not isinstance(encoder, FoldIn):
+        reads = " It reads histories: recommend(history=...) serves new users as they are."
+        raise SoftdexError(
+            f"{where}: {model.recipe} has no closed form to solve for new users with."
+            + (reads if encoder.reads_history else " Fit again with start= this model.")
+        )
+    log = _new(model, log, where, "users", model.users)
     item = find(model.items, log.items.all(), where, "items")[log.item]
     log = replace(log, items=model.items, item=item.astype(np.int32), item_table=None)
     matrix = log.confidences[0]
@@ -57,34 +72,130 @@ def add_users(model: Model, log: Interactions) -> None:
 def add_items(model: Model, log: Interactions) -> None:
     """Solve for items that were not in training, and put them in their places among the keys."""
     where = "add_items"
-    encoder, log = _folding(model, log, where, "items", model.items)
+    log = _new(model, log, where, "items", model.items)
     user = find(model.users, log.users.all(), where, "users")[log.user]
     log = replace(log, users=model.users, user=user.astype(np.int32))
-    vectors = torch.cat([encoder.items.weight, encoder.new_items(log.confidences[1])])
+    if isinstance(model.encoder, FoldIn):
+        rows = {"items": model.encoder.new_items(log.confidences[1])}
+    else:
+        rows = _by_softmax(model, log.confidences[1])
     keys, order = merge(model.items, log.items)
     place = np.argsort(order).astype(model.seen.ids.dtype)
     had = np.append(model.seen.ids, len(model.items) + log.item)
-    scorer = Dot(vectors[order])
+    scorer = _extended(model.index.scorer, rows, order)
     table = None if model.item_table is None else _rows_below(model.item_table, log).take(order)
+    index = _with_room(model.index, scorer, log.num_items, order)
 
     model.items, model.item_table = keys, table
     model.seen = group(np.append(model.seen.row_of, user), place[had], len(model.users))
     model.item_counts = np.append(model.item_counts, log.item_counts)[order]
-    model.encoder = FoldIn(encoder.vectors.weight, encoder.total, encoder.terms, scorer.items)
-    model.encoder.eval()
-    model.index = Flat(scorer.eval())
+    model.encoder = _reading(model.encoder, scorer, log.num_items, order).eval()
+    model.index = index.insert(torch.from_numpy(place[-log.num_items :].astype(np.int64)))
     _note(model, "items", log.num_items)
 
 
-def _folding(
-    model: Model, log: Interactions, where: str, what: str, known: Keys
-) -> tuple[FoldIn, Interactions]:
-    """Encoder and log, once it is clear that both will do."""
-    if not isinstance(model.encoder, FoldIn):
-        raise SoftdexError(
-            f"{where}: {model.recipe} has no closed form to solve for new {what} with. Train ials, "
-            "rg2 or rgx, or fit again with start= this model."
-        )
+def edit_items(model: Model, items: Any, where: str, *, living: bool) -> None:
+    """Take items out of the index of a model, or put them back."""
+    rows = torch.from_numpy(find(model.items, listed(items), where, "items").astype(np.int64))
+    model.index = model.index.insert(rows) if living else model.index.delete(rows)
+    everything = torch.ones(len(model.items), dtype=torch.bool)
+    alive = everything if model.index.alive is None else model.index.alive
+    model.info["removed"] = int((~alive).sum())
+
+
+def build_index(model: Model, kind: str, recall: float, k: int, codewords: int | None) -> None:
+    """Another index over the same vectors, tuned on queries of the users of training."""
+    choose("build_index", "index", kind, ("flat", "imi"))
+    scorer, alive = model.index.scorer, model.index.alive
+    if kind == "flat":
+        model.index = Flat(scorer, alive)
+        return
+    if not isinstance(scorer, (Dot, Cosine)):
+        raise SoftdexError(f"build_index: {model.recipe} has no vectors of items to put in cells.")
+    if not 0 < recall <= 1:
+        raise SoftdexError(f"build_index: expected recall above 0 and up to 1, got {recall}.")
+    words = codewords_for(len(model.items)) if codewords is None else codewords
+    generator = torch.Generator(scorer.items.weight.device).manual_seed(0)
+    index = build(scorer, codewords=words, generator=generator)
+    if alive is not None and not alive.all():
+        index = index.delete((~alive).nonzero()[:, 0])
+    users = np.flatnonzero(model.seen.lengths)
+    users = np.random.default_rng(0).permutation(users)[:ASKED]
+    with torch.inference_mode():
+        query = model.encoder(users, model.seen.take(users))
+    model.index = index.tune(query, recall, k)
+
+
+def _by_softmax(model: Model, events: sp.csr_matrix) -> dict[str, Tensor]:
+    """New rows of the scorer's tables."""
+    scorer, encoder = model.index.scorer, model.encoder
+    if not isinstance(scorer, (Dot, Cosine)):
+        raise SoftdexError(f"add_items: {model.recipe} has no vectors of items. Fit it again.")
+    users, share = chosen_users(events, len(model.users))
+    count = torch.from_numpy(model.seen.lengths[users] * share).float()
+    offsets = _new_offsets(scorer, model.item_counts, np.diff(events.indptr))
+    device = scorer.items.weight.device
+    with torch.no_grad():
+        query = scorer.project(encoder(users, model.seen.take(users)))
+        blocks = torch.split(query, 1024)
+        mass = torch.cat([log_mass(block, *scorer.everything()) for block in blocks])
+    given = None if offsets is None else offsets.to(device)
+    vectors = newcomers(scorer, query, count.to(device), mass, events[:, users], given)
+    rows = {"items": vectors}
+    if offsets is not None:
+        rows["bias" if isinstance(scorer, Dot) else "prior"] = offsets
+    return rows
+
+
+def _new_offsets(scorer: Dot | Cosine, counts: np.ndarray, new: np.ndarray) -> Tensor | None:
+    """Offsets of new items: a line in the log of their counts, as it fits the known items."""
+    with torch.no_grad():
+        known = scorer.offsets(slice(0, len(counts)))
+    if known is None:
+        return None
+    slope, level = np.polyfit(np.log1p(counts), known.cpu().numpy(), 1)
+    return torch.from_numpy((slope * np.log1p(new) + level).astype(np.float32))
+
+
+def _extended(scorer: Dot | Cosine, rows: dict[str, Tensor], order: np.ndarray) -> Dot | Cosine:
+    """A scorer with new rows, in a new order."""
+
+    def joined(name: str, old: Tensor) -> Tensor:
+        return torch.cat([old, rows[name].to(old)])[order]
+
+    items = joined("items", scorer.items.weight)
+    if isinstance(scorer, Dot):
+        bias = None if scorer.bias is None else joined("bias", scorer.bias.weight[:, 0])
+        return Dot(items, bias).eval()
+    prior = None if scorer.prior is None else joined("prior", scorer.prior)
+    return Cosine(items, scorer.temperature, prior).eval()
+
+
+def _reading(encoder: Any, scorer: Dot | Cosine, new: int, order: np.ndarray) -> Any:
+    """The encoder over the new items; as a part of a history a new item says nothing yet."""
+    if isinstance(encoder, FoldIn):
+        return FoldIn(encoder.vectors.weight, encoder.total, encoder.terms, scorer.items)
+    if isinstance(encoder, Mixed):
+        return Mixed(encoder.vectors.weight, encoder.share, encoder.length, scorer.items)
+    if isinstance(encoder, Vae):
+        bag = torch.nn.functional.pad(encoder.bag.weight, (0, 0, 0, new))[order]
+        rest = (encoder.bias, encoder.mix, encoder.mix_bias, encoder.out, encoder.out_bias)
+        return Vae(bag, *(t.detach() for t in rest))
+    return encoder
+
+
+def _with_room(index: Any, scorer: Dot | Cosine, new: int, order: np.ndarray) -> Any:
+    """The index over the new items, none of them in it yet."""
+    state = index.state()
+    for name, tensor in state.items():
+        if tensor.ndim == 1 and len(tensor) == index.num_items:
+            least = tensor.min().expand(new) if name == "logw" else tensor.new_zeros(new)
+            state[name] = torch.cat([tensor, least])[order]
+    return type(index)(scorer, **state)
+
+
+def _new(model: Model, log: Interactions, where: str, what: str, known: Keys) -> Interactions:
+    """The log, once it is clear that all of its users or items are new."""
     if not isinstance(log, Interactions):
         raise DataError(f"{where}: expected a log, got {type(log).__name__}. Use sdx.read(...).")
     log = log.compact()
@@ -98,7 +209,7 @@ def _folding(
             f"{where}: {names} in the model already. Leave them out, or fit again with start= this "
             "model."
         )
-    return model.encoder, log
+    return log
 
 
 def _rows_below(table: pa.Table, log: Interactions) -> pa.Table:

@@ -73,6 +73,8 @@ def finish(model: Retriever, run: Run) -> Retriever:
     """The model of a run's best epoch."""
     outcome = run.finish()
     model.info["training"] = _summary(outcome)
+    if (index := run.trainer.served()) is not None:
+        model.index = index  # type: ignore[assignment]
     if wrong := not_finite(saved_tensors(model.encoder, model.index.scorer)):
         raise SoftdexError(
             f"fit: the training ended in {some(wrong)} not finite. Choose less extreme options (a "
@@ -132,7 +134,21 @@ def take_over(model: Retriever, start: Retriever) -> None:
             f"fit: start= is {start.recipe}, which shares no vectors with {model.recipe}. Start "
             "from a model of the same recipe."
         )
+    _copy_layers(model, known)
     say(f"took over {copied:,} vectors from the earlier model")
+
+
+def _copy_layers(model: Retriever, known: Mapping[str, Tensor]) -> None:
+    """Weights that belong to no user and no item."""
+    for name, layer in model.encoder.named_parameters():
+        old = known.get(f"encoder.{name}")
+        if old is None or old.shape != layer.shape:
+            had = "none" if old is None else tuple(old.shape)
+            raise SoftdexError(
+                f"fit: start= has {had} where this model has {tuple(layer.shape)} ({name}). Use "
+                "the same recipe, hidden and latent."
+            )
+        layer.data.copy_(old)
 
 
 def _copy_rows(to: Tensor, source: Tensor, keys: Keys, old_keys: Keys, *, zero_others: bool) -> int:

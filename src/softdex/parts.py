@@ -16,17 +16,19 @@ from torch import Tensor
 from softdex.artifact import Contents, check_kinds
 from softdex.catalogue import plain_type
 from softdex.encode.counting import Anyone, Neighbours
-from softdex.encode.history import Mixed
+from softdex.encode.history import Mixed, Vae
 from softdex.encode.table import Users
 from softdex.errors import ArtifactError
+from softdex.index.flat import Flat
+from softdex.index.imi import Imi
 from softdex.score import Constant, Cosine, Dot, Sparse
 from softdex.solve.fold_in import FoldIn
 
 FLOATS, LONGS, INTS = torch.float32, torch.int64, torch.int32
-DOUBLES = torch.float64
+DOUBLES, FLAGS = torch.float64, torch.bool
 Layout = Mapping[str, tuple[torch.dtype, str]]
-"""Name of a tensor -> its type and shape. U users, I items, 1 one; any other letter is as large
-as it is where it first stands."""
+"""Name of a tensor -> its type and shape. U users, I items, 1 one, 2 two; any other letter is as
+large as it is where it first stands."""
 
 
 class Part(NamedTuple):
@@ -49,6 +51,17 @@ ENCODERS = {
         {"vectors.weight": (FLOATS, "UD"), "share": (FLOATS, ""), "length": (LONGS, "")},
         shares_items=True,
     ),
+    "vae": Part(
+        Vae,
+        {
+            "bag.weight": (FLOATS, "IH"),
+            "bias": (FLOATS, "H"),
+            "mix": (FLOATS, "HL"),
+            "mix_bias": (FLOATS, "L"),
+            "out": (FLOATS, "ZD"),
+            "out_bias": (FLOATS, "D"),
+        },
+    ),
     "foldin": Part(
         FoldIn,
         {"vectors.weight": (FLOATS, "UD"), "total": (FLOATS, "U"), "terms": (DOUBLES, "T")},
@@ -67,22 +80,37 @@ SCORERS = {
     ),
     "sparse": Part(Sparse, {"fallback": (FLOATS, "I")}),
 }
+INDEXES = {
+    "flat": Part(Flat, {"alive": (FLAGS, "I")}, ("alive",)),
+    "imi": Part(
+        Imi,
+        {
+            "words": (FLOATS, "2CD"),
+            "cell": (INTS, "I"),
+            "logw": (FLOATS, "I"),
+            "alive": (FLAGS, "I"),
+            "last": (LONGS, ""),
+            "residual": (FLAGS, ""),
+            "effort": (DOUBLES, ""),
+        },
+    ),
+}
 HISTORY = Part(
     dict, {"seen.indptr": (LONGS, "Q"), "seen.ids": (INTS, "M"), "item_counts": (LONGS, "I")}
 )
 NEEDED = {"recipe": str, "options": dict, "encoder": str, "scorer": str, "softdex": dict}
-INFO = {"data": str, "card": (dict, type(None)), "metrics": dict, "training": dict}
-NOT_INFO = (*NEEDED, "format", "version", "tensors", "users", "items")
+INFO = {"index": str, "data": str, "card": (dict, type(None)), "metrics": dict, "training": dict}
+NOT_INFO = (*NEEDED, "index", "format", "version", "tensors", "users", "items")
 
 
 def rebuild(contents: Contents) -> tuple[Any, Any]:
-    """Encoder and scorer, after everything in the file is known to fit together."""
+    """Encoder and index, after everything in the file is known to fit together."""
     manifest, tensors, users, items = contents
     check_kinds(manifest, NEEDED, needed=True)
     check_kinds(manifest, INFO, needed=False)
     parts = {"": HISTORY}
-    for role, known in (("encoder", ENCODERS), ("scorer", SCORERS)):
-        name = manifest[role]
+    for role, known in (("encoder", ENCODERS), ("scorer", SCORERS), ("index", INDEXES)):
+        name = manifest.get(role, "flat")
         if name not in known:
             raise ArtifactError(f"load: unknown {role} {name!r}. Upgrade softdex.")
         parts[f"{role}."] = known[name]
@@ -90,7 +118,15 @@ def rebuild(contents: Contents) -> tuple[Any, Any]:
     _check_tables(users, items)
     scorer = _build(parts["scorer."], "scorer.", tensors)
     shared = {"items": scorer.items} if parts["encoder."].shares_items else {}
-    return _build(parts["encoder."], "encoder.", tensors, **shared), scorer
+    encoder = _build(parts["encoder."], "encoder.", tensors, **shared)
+    return encoder, _build(parts["index."], "index.", tensors, scorer=scorer)
+
+
+def saved_index(index: Any) -> dict[str, Tensor]:
+    """What `rebuild` needs of an index; nothing of one that holds all items and no structure."""
+    if isinstance(index, Flat) and index.alive is None:
+        return {}
+    return {f"index.{name}": t.detach().cpu() for name, t in index.state().items()}
 
 
 def saved_tensors(encoder: Any, scorer: Any) -> dict[str, Tensor]:
@@ -123,7 +159,7 @@ def _build(part: Part, role: str, tensors: Mapping[str, Tensor], **shared: Any) 
 def _check_tensors(
     tensors: dict[str, Tensor], parts: Mapping[str, Part], num_users: int, num_items: int
 ) -> None:
-    sizes = {"U": num_users, "I": num_items, "1": 1}
+    sizes = {"U": num_users, "I": num_items, "1": 1, "2": 2}
     unknown = set(tensors)
     for role, part in parts.items():
         for name, (kind, letters) in part.tensors.items():
@@ -133,8 +169,9 @@ def _check_tensors(
             unknown.discard(role + name)
     if unknown:
         raise ValueError(f"tensors {', '.join(sorted(unknown))} belong to nothing")
-    if not_finite(tensors):
-        raise ValueError(f"{', '.join(not_finite(tensors))} holds what is not finite")
+    if wrong := [name for name in not_finite(tensors) if name != "index.effort"]:
+        raise ValueError(f"{', '.join(wrong)} holds what is not finite")
+    _check_index(tensors)
     if bool((tensors["item_counts"] < 0).any()):
         raise ValueError("an item was counted less than 0 times")
     if "encoder.total" in tensors and bool((tensors["encoder.total"] < 0).any()):
@@ -143,6 +180,18 @@ def _check_tensors(
     if "encoder.indptr" in tensors:
         lists = tensors["encoder.indptr"], tensors["encoder.indices"]
         check_lists("encoder", *lists, num_items, num_items)
+
+
+def _check_index(tensors: dict[str, Tensor]) -> None:
+    """Refuse cells and settings that an index does not have."""
+    if "index.alive" in tensors and not bool(tensors["index.alive"].any()):
+        raise ValueError("no item lives in the index")
+    if "index.cell" not in tensors:
+        return
+    cell, cells = tensors["index.cell"], tensors["index.words"].shape[1] ** 2
+    last, effort = int(tensors["index.last"]), float(tensors["index.effort"])
+    if not (int(cell.min()) >= 0 and int(cell.max()) < cells and last in range(3) and effort > 0):
+        raise ValueError("the index has cells or settings that do not exist")
 
 
 def _check_shape(

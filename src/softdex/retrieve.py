@@ -18,23 +18,24 @@ import torch
 from softdex import artifact, grow
 from softdex.catalogue import allowed, check_columns, find, listed, plain_table
 from softdex.encode.counting import Anyone, Neighbours
-from softdex.encode.history import Mixed
+from softdex.encode.history import Mixed, Vae
 from softdex.encode.table import Users
 from softdex.errors import DataError, SoftdexError, choose, some
 from softdex.evaluate import Result, evaluate
 from softdex.holdout import Holdout
 from softdex.index.contract import MAX_MEMORY, Filter, Hits
 from softdex.index.flat import Flat
+from softdex.index.imi import Imi
 from softdex.interactions import Interactions
 from softdex.keys import Keys, restore
-from softdex.parts import NOT_INFO, kind_of, not_finite, rebuild, saved_tensors
+from softdex.parts import NOT_INFO, kind_of, not_finite, rebuild, saved_index, saved_tensors
 from softdex.ragged import Ragged, empty, offsets
 from softdex.recommendations import Recommendations
 from softdex.score import Constant, Cosine, Dot, Sparse
 from softdex.solve.fold_in import FoldIn
 from softdex.tables import parse_bytes, progress
 
-Encoder = Anyone | Neighbours | Users | Mixed | FoldIn
+Encoder = Anyone | Neighbours | Users | Mixed | Vae | FoldIn
 AnyScorer = Constant | Dot | Cosine | Sparse
 BATCH = 1024
 MODEL_FILE = "model.sdx"
@@ -63,10 +64,12 @@ class Retriever:
         item_counts: np.ndarray,
         item_table: pa.Table | None = None,
         info: dict[str, Any] | None = None,
+        index: Flat | Imi | None = None,
     ) -> None:
         self.recipe, self.options = recipe, dict(options)
         self.users, self.items = users, items
-        self.encoder, self.index = encoder.eval(), Flat(scorer.eval())
+        self.encoder = encoder.eval()
+        self.index: Flat | Imi = Flat(scorer.eval()) if index is None else index
         self.seen, self.item_counts = seen, item_counts
         table = None if item_table is None else plain_table(item_table)
         self.item_table = table if table is not None and table.num_columns else None
@@ -249,6 +252,21 @@ class Retriever:
         """By row numbers: the best k item rows (B, k) of each user, -1 where the list ends."""
         return self._search(users, history, _whole("search", k), Filter(masked)).ids.cpu().numpy()
 
+    def build_index(
+        self, kind: str = "imi", *, recall: float = 0.95, k: int = 100, codewords: int | None = None
+    ) -> None:
+        """Serve from another index over the same vectors.
+
+        Args:
+            kind: `flat` scores every item; `imi` opens the best cells of a multi-index, until on
+                average this share of the true best `k` items is found; it prints recall and
+                queries a second as the effort grows.
+            recall: of the `imi`.
+            k: of the lists that it is measured on.
+            codewords: of each of its two books; None goes by the number of items.
+        """
+        grow.build_index(self, kind, recall, self._length("build_index", k), codewords)
+
     def add_users(self, log: Interactions) -> None:
         """Add users who were not in training, from a log of what they have had.
 
@@ -261,9 +279,21 @@ class Retriever:
         """Add items that were not in training, from a log of who has had them.
 
         Their vectors are solved for as in training, with the users as they are. Columns of the
-        log's item table that the model knows are taken over.
+        log's item table that the model knows are taken over. Closed forms (ials, rg2, rgx) solve
+        their equations; other models with item vectors fit the softmax of these users.
         """
         grow.add_items(self, log)
+
+    def remove_items(self, items: Any) -> None:
+        """Never recommend these items (keys) again; saved with the model.
+
+        They stay in histories, and their vectors in the model: `restore_items` brings them back.
+        """
+        grow.edit_items(self, items, "remove_items", living=False)
+
+    def restore_items(self, items: Any) -> None:
+        """Recommend these items (keys) again."""
+        grow.edit_items(self, items, "restore_items", living=True)
 
     # inside --------------------------------------------------------------------------------------
 
@@ -288,9 +318,10 @@ class Retriever:
         scorer = self.index.scorer
         if isinstance(scorer, (Dot, Cosine)):
             vectors = scorer.items.weight
-            index = Flat(Cosine(vectors, torch.ones((), device=vectors.device)))
+            likeness = Cosine(vectors, torch.ones((), device=vectors.device))
+            index = Flat(likeness, self.index.alive)
             return index.search(vectors[torch.from_numpy(items)], k, filter=filter)
-        if isinstance(self.encoder, (Users, Mixed, FoldIn)):
+        if isinstance(self.encoder, (Users, Mixed, Vae, FoldIn)):
             raise SoftdexError(f"similar: {self.recipe} has no vectors of items to compare.")
         hits = self.index.search(self.encoder.similar(items), k, filter=filter)
         return Hits(torch.where(hits.scores > 0, hits.ids, -1), hits.scores)
@@ -320,7 +351,8 @@ class Retriever:
             return hits
         counts = Constant(torch.from_numpy(self.item_counts.astype(np.float32)))
         queries = torch.empty(int(strangers.sum()), 0)
-        popular = Flat(counts).search(queries, k, filter=Filter(None, filter.allow))
+        alive = None if self.index.alive is None else self.index.alive.cpu()
+        popular = Flat(counts, alive).search(queries, k, filter=Filter(None, filter.allow))
         ids, scores = hits.ids.cpu().clone(), hits.scores.cpu().clone()
         ids[strangers], scores[strangers] = popular
         return Hits(ids, scores)
@@ -419,7 +451,7 @@ class Retriever:
     def save(self, path: str | Path) -> None:
         """Write the model as one file, whole or not at all."""
         encoder, scorer = self.encoder, self.index.scorer
-        tensors = saved_tensors(encoder, scorer)
+        tensors = saved_tensors(encoder, scorer) | saved_index(self.index)
         tensors["seen.indptr"] = torch.tensor(self.seen.indptr.astype(np.int64))
         tensors["seen.ids"] = torch.tensor(self.seen.ids.astype(np.int32))
         tensors["item_counts"] = torch.tensor(self.item_counts.astype(np.int64))
@@ -429,6 +461,7 @@ class Retriever:
             "options": self.options,
             "encoder": kind_of(encoder),
             "scorer": kind_of(scorer),
+            "index": kind_of(self.index),
             "softdex": versions(),
         }
         items = pa.table({"key": self.items.all()})
@@ -443,7 +476,7 @@ def load(path: str | Path) -> Retriever:
     path = Path(path)
     with artifact.refused(path):
         contents = artifact.read(path / MODEL_FILE if path.is_dir() else path)
-        encoder, scorer = rebuild(contents)
+        encoder, index = rebuild(contents)
         manifest, tensors, users, items = contents
         model = Retriever(
             manifest["recipe"],
@@ -451,11 +484,12 @@ def load(path: str | Path) -> Retriever:
             restore(users["key"]),
             restore(items.column(0)),
             encoder,
-            scorer,
+            index.scorer,
             Ragged(tensors["seen.indptr"].numpy(), tensors["seen.ids"].numpy()),
             tensors["item_counts"].numpy(),
             items.remove_column(0),
             {name: value for name, value in manifest.items() if name not in NOT_INFO},
+            index,
         )
         model.search(np.zeros(1, np.int64), empty(1), 1)  # encoder and scorer fit together
     return model

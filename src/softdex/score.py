@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from softdex.encode.table import Table
+from softdex.encode.table import Table, version_of
 
 
 class Scorer(Protocol):
@@ -24,6 +24,37 @@ class Scorer(Protocol):
 
     def __call__(self, query: Any, ids: Tensor | slice) -> Tensor:
         """Scores (B, N), in memory of their own."""
+        ...
+
+
+class Product(Scorer, Protocol):
+    """A scorer that is an inner product: score(u, i) = project(u) . vectors(i) + offsets(i)."""
+
+    items: Table
+
+    @property
+    def version(self) -> tuple[Any, ...]:
+        """Changes whenever vectors or offsets do."""
+        ...
+
+    def project(self, query: Tensor) -> Tensor:
+        """What the items' vectors are multiplied with, (B, D)."""
+        ...
+
+    def vectors(self, ids: Tensor | slice) -> Tensor:
+        """Vectors of these items, (..., D)."""
+        ...
+
+    def offsets(self, ids: Tensor | slice) -> Tensor | None:
+        """What an item scores for everybody, (...,), if anything."""
+        ...
+
+    def directions(self, rows: Tensor) -> Tensor:
+        """Vectors of rows that are not in the table, (N, D)."""
+        ...
+
+    def everything(self) -> tuple[Tensor, Tensor | None]:
+        """Vectors and offsets of all items, for objectives that are a sum over them."""
         ...
 
 
@@ -41,10 +72,34 @@ class Dot(nn.Module):
         """Rows of the query."""
         return len(query)
 
+    @property
+    def version(self) -> tuple[Any, ...]:
+        """Of both tables."""
+        return self.items.version, None if self.bias is None else self.bias.version
+
+    def project(self, query: Tensor) -> Tensor:
+        """The query itself."""
+        return query
+
+    def vectors(self, ids: Tensor | slice) -> Tensor:
+        """Rows of the table."""
+        return self.items(ids)
+
+    def offsets(self, ids: Tensor | slice) -> Tensor | None:
+        """The bias."""
+        return None if self.bias is None else self.bias(ids).squeeze(-1)
+
+    def directions(self, rows: Tensor) -> Tensor:
+        """The rows themselves."""
+        return rows
+
+    def everything(self) -> tuple[Tensor, Tensor | None]:
+        """Both tables."""
+        return self.items.all(), None if self.bias is None else self.bias.all()[:, 0]
+
     def forward(self, query: Tensor, ids: Tensor | slice) -> Tensor:
         """Scores (B, N)."""
-        scores = _product(query, self.items(ids))
-        return scores if self.bias is None else scores + self.bias(ids).squeeze(-1)
+        return _scores(self, query, ids)
 
 
 @final
@@ -69,17 +124,45 @@ class Cosine(nn.Module):
         """Rows of the query."""
         return len(query)
 
+    @property
+    def version(self) -> tuple[Any, ...]:
+        """Of directions and prior."""
+        return self.items.version, None if self.prior is None else version_of(self.prior)
+
+    def project(self, query: Tensor) -> Tensor:
+        """Of length 1 over the temperature."""
+        return normalize(query, dim=-1) / self.temperature
+
+    def vectors(self, ids: Tensor | slice) -> Tensor:
+        """Of length 1."""
+        return self.directions(self.items(ids))
+
+    def offsets(self, ids: Tensor | slice) -> Tensor | None:
+        """The prior."""
+        return None if self.prior is None else self.prior[ids]
+
+    def directions(self, rows: Tensor) -> Tensor:
+        """The rows, of length 1."""
+        return normalize(rows, dim=-1)
+
+    def everything(self) -> tuple[Tensor, Tensor | None]:
+        """All directions, and the prior."""
+        return self.directions(self.items.all()), self.prior
+
     def forward(self, query: Tensor, ids: Tensor | slice) -> Tensor:
         """Scores (B, N)."""
-        query = normalize(query, dim=-1) / self.temperature
-        scores = _product(query, normalize(self.items(ids), dim=-1))
-        return scores if self.prior is None else scores + self.prior[ids]
+        return _scores(self, query, ids)
 
 
-def _product(query: Tensor, vectors: Tensor) -> Tensor:
-    if vectors.ndim == 2:
-        return query @ vectors.T
-    return torch.einsum("bd,bnd->bn", query, vectors)
+def _scores(scorer: Product, query: Tensor, ids: Tensor | slice) -> Tensor:
+    query, offsets = scorer.project(query), scorer.offsets(ids)
+    if isinstance(scorer, Dot) and isinstance(ids, Tensor) and ids.ndim == 2:
+        scores = scorer.items.dots(query, ids)
+    elif (vectors := scorer.vectors(ids)).ndim == 2:
+        scores = query @ vectors.T
+    else:
+        scores = torch.einsum("bd,bnd->bn", query, vectors)
+    return scores if offsets is None else scores + offsets
 
 
 @final

@@ -11,9 +11,11 @@ from torch import Tensor
 from laws import BATCH, ITEMS, LAWS, Case, check
 from softdex.index.contract import Draws, Hits
 from softdex.index.flat import Flat
+from softdex.index.imi import Imi, build, popularity_weight
+from softdex.index.kernel import Kernel
 from softdex.index.popularity import Popularity
 from softdex.index.uniform import Uniform
-from softdex.score import Dot
+from softdex.score import Cosine, Dot
 from toy_tree import NodeScorer, ToyTree
 
 DIM, ARITY, DEPTH = 5, 2, 5
@@ -41,6 +43,11 @@ def popularity(seed: int, order: Tensor) -> tuple[Any, Any]:
     return Popularity(scorer, counts[order], power=0.7), query
 
 
+def kernel(seed: int, order: Tensor) -> tuple[Any, Any]:
+    scorer, query = dot(seed, order)
+    return Kernel(scorer, block=5), query
+
+
 def tree(seed: int, order: Tensor) -> tuple[Any, Any]:
     generator = torch.Generator().manual_seed(seed)
     items = torch.randn(ITEMS, DIM, generator=generator)
@@ -55,10 +62,40 @@ def tree(seed: int, order: Tensor) -> tuple[Any, Any]:
     return ToyTree(NodeScorer(items[order], nodes), item_of, ARITY, beam=3), query
 
 
+def multi_index(last: str, residual: bool, cosine: bool) -> Any:
+    """An index with cells in `order`: clusters of permuted items could end in other cells."""
+
+    def make(seed: int, order: Tensor) -> tuple[Any, Any]:
+        generator = torch.Generator().manual_seed(seed)
+        items, bias = (torch.randn(*shape, generator=generator) for shape in ((ITEMS, 6), (ITEMS,)))
+        counts = torch.randint(0, 50, (ITEMS,), generator=generator)
+
+        def scorer(rows: Tensor) -> Any:
+            return (
+                Cosine(items[rows], torch.tensor(0.3), bias[rows]) if cosine else Dot(items[rows])
+            )
+
+        weight = popularity_weight(counts) if last == "popularity" else None
+        first = build(
+            scorer(torch.arange(ITEMS)), codewords=4, last=last, residual=residual, weight=weight,
+            generator=generator,
+        )  # fmt: skip
+        state = first.state() | {"effort": torch.tensor(6.0)}
+        state |= {name: state[name][order] for name in ("cell", "logw", "alive")}
+        return Imi(scorer(order), **state), torch.randn(BATCH, 6, generator=generator)
+
+    return make
+
+
 CASES = [
+    Case("imi", multi_index("uniform", False, False), lambda i, s: Imi(i.scorer, **s)),
+    Case("imi cosine", multi_index("uniform", False, True), lambda i, s: Imi(i.scorer, **s)),
+    Case("imi popular", multi_index("popularity", True, False), lambda i, s: Imi(i.scorer, **s)),
+    Case("imi exact", multi_index("exact", False, False), lambda i, s: Imi(i.scorer, **s)),
     Case("flat", flat, lambda i, s: Flat(i.scorer, **s)),
     Case("uniform", uniform, lambda i, s: Uniform(i.scorer, **s), shared=True),
     Case("popularity", popularity, lambda i, s: Popularity(i.scorer, **s), shared=True),
+    Case("kernel", kernel, lambda i, s: Kernel(i.scorer, **s)),
     Case("toy tree", tree, lambda i, s: ToyTree(i.scorer, s["item_of"], ARITY, beam=3)),
 ]
 

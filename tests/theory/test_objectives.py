@@ -10,9 +10,9 @@ from torch import Tensor
 
 from softdex.objective import softmax as softmax_module
 from softdex.objective.binary import bce
-from softdex.objective.pairwise import bpr
+from softdex.objective.pairwise import bpr, dns, self_adversarial
 from softdex.objective.sampled import sampled_softmax
-from softdex.objective.softmax import blocked_softmax, full_softmax
+from softdex.objective.softmax import full_softmax, log_mass
 
 B, ITEMS, D = 5, 17, 4
 
@@ -54,7 +54,7 @@ def test_full_softmax_equals_the_loop() -> None:
 
 @pytest.mark.parametrize("cells", [7, 10**6])
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_blocked_softmax_equals_the_full_one_in_value_and_gradient(
+def test_in_blocks_the_softmax_has_the_same_value_and_gradient(
     cells: int, with_bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(softmax_module, "CACHED_CELLS", cells)
@@ -65,7 +65,8 @@ def test_blocked_softmax_equals_the_full_one_in_value_and_gradient(
     weight = torch.rand(B, dtype=torch.float64, generator=generator)
     leaves = [query, items, *([bias] if with_bias else [])]
     whole = full_softmax(query @ items.T + (bias if with_bias else 0.0), target)
-    block = blocked_softmax(query, items, target, bias if with_bias else None)
+    own = (query * items[target]).sum(1) + (bias[target] if with_bias else 0.0)
+    block = log_mass(query, items, bias if with_bias else None) - own
     assert torch.allclose(block, whole)
     ours = torch.autograd.grad((block * weight).sum(), leaves)
     theirs = torch.autograd.grad((whole * weight).sum(), leaves)
@@ -109,6 +110,37 @@ def test_bpr_and_bce_equal_the_loop() -> None:
         assert pair[b].item() == pytest.approx(sum(-math.log(sigmoid(o - x)) for x in others) / n)
         no = sum(math.log(1 - sigmoid(x)) for x in others) / n
         assert binary[b].item() == pytest.approx(-math.log(sigmoid(o)) - no)
+
+
+def pairs(seed: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    """Target scores (B,), scores of nine draws (B, 9) and where they are the target."""
+    scores, target, q = world()
+    ids = draw(q, 9, seed)
+    own = target[:, None]
+    return scores.gather(1, own)[:, 0], scores.gather(1, ids), ids == own
+
+
+@pytest.mark.parametrize("with_hits", [False, True])
+def test_dns_and_self_adversarial_equal_the_loop(with_hits: bool) -> None:
+    pos, neg, hit = pairs()
+    assert hit.any()
+    marked = hit if with_hits else None
+    hardest, weighted = dns(pos, neg, marked), self_adversarial(pos, neg, marked, 0.7)
+    loss = lambda own, other: math.log(1 + math.exp(other - own))  # noqa: E731
+    for b in range(B):
+        others = [x for x, h in zip(neg[b].tolist(), hit[b], strict=True) if not (h and with_hits)]
+        assert hardest[b].item() == pytest.approx(loss(pos[b].item(), max(others)))
+        total = sum(math.exp(x / 0.7) for x in others)
+        expected = sum(math.exp(x / 0.7) / total * loss(pos[b].item(), x) for x in others)
+        assert weighted[b].item() == pytest.approx(expected)
+
+
+def test_the_weights_of_self_adversarial_have_no_gradient() -> None:
+    pos, neg, hit = pairs()
+    neg.requires_grad_()
+    weight = (neg.detach() / 0.7).masked_fill(hit, -math.inf).softmax(1)
+    ours = torch.autograd.grad(self_adversarial(pos, neg, hit, 0.7).sum(), neg)[0]
+    assert torch.allclose(ours, weight * torch.sigmoid(neg - pos[:, None]))
 
 
 # relations ---------------------------------------------------------------------------------------
@@ -212,17 +244,35 @@ def test_bpr_with_one_draw_is_a_softmax_over_two() -> None:
     assert torch.allclose(bpr(pos, neg, torch.zeros(2, 1, dtype=torch.bool)), two)
 
 
+def test_dns_with_one_draw_is_bpr_and_with_more_is_at_least_that() -> None:
+    pos, neg, hit = pairs()
+    for column in neg.T:
+        one = column[:, None]
+        assert torch.allclose(dns(pos, one, None), bpr(pos, one, torch.zeros_like(one).bool()))
+    assert (dns(pos, neg, hit) >= bpr(pos, neg, hit)).all()
+
+
+def test_self_adversarial_goes_from_dns_to_bpr_as_the_temperature_grows() -> None:
+    pos, neg, hit = pairs()
+    assert torch.allclose(self_adversarial(pos, neg, hit, 1e9), bpr(pos, neg, hit))
+    assert torch.allclose(self_adversarial(pos, neg, hit, 1e-9), dns(pos, neg, hit))
+
+
 def test_a_row_whose_draws_are_all_hits_has_no_loss_and_no_nan() -> None:
     pos = torch.tensor([1.0], requires_grad=True)
-    neg, hit = torch.tensor([[1.0, 1.0]]), torch.ones(1, 2, dtype=torch.bool)
+    neg = torch.tensor([[1.0, 1.0]], requires_grad=True)
+    hit = torch.ones(1, 2, dtype=torch.bool)
     logq = torch.full((1, 2), -1.0)
     losses = [
         sampled_softmax(pos, neg, logq, torch.tensor([-1.0]), hit),
         bpr(pos, neg, hit),
+        dns(pos, neg, hit),
+        self_adversarial(pos, neg, hit),
     ]
     for loss in losses:
         assert loss.item() == 0
-        assert torch.isfinite(torch.autograd.grad(loss.sum(), pos)[0]).all()
+        for gradient in torch.autograd.grad(loss.sum(), (pos, neg)):
+            assert torch.isfinite(gradient).all()
 
 
 def test_shared_draws_give_the_same_as_the_same_draws_for_each_row() -> None:

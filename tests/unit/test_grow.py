@@ -461,12 +461,51 @@ def test_keys_that_do_not_fit_among_those_of_the_model_are_refused(tmp_path: Pat
     ("ssm", {"dim": 4, "epochs": 1, "device": "cpu"}),
     ("ssm", {"dim": 4, "epochs": 1, "device": "cpu", "encoder": "history"}),
 ])  # fmt: skip
-def test_only_models_of_closed_forms_grow(
-    old: sdx.Interactions, new_users: sdx.Interactions, new_items: sdx.Interactions,
-    name: str, options: dict[str, Any],
-) -> None:  # fmt: skip
+def test_only_models_of_closed_forms_take_in_users(
+    old: sdx.Interactions, new_users: sdx.Interactions, name: str, options: dict[str, Any]
+) -> None:
     model = sdx.fit(name, old, **options)
-    with pytest.raises(sdx.SoftdexError, match=f"add_users: {name} has no closed form.*rgx, or"):
+    advice = "history=" if model.encoder.reads_history else "Fit again with start="
+    with pytest.raises(sdx.SoftdexError, match=f"add_users: {name} has no closed form.*{advice}"):
         model.add_users(new_users)
-    with pytest.raises(sdx.SoftdexError, match=f"add_items: {name} has no closed form"):
-        model.add_items(new_items)
+
+
+def test_models_without_item_vectors_take_in_no_items(
+    old: sdx.Interactions, new_items: sdx.Interactions
+) -> None:
+    with pytest.raises(sdx.SoftdexError, match="add_items: item_cf has no vectors of items"):
+        sdx.fit("item_cf", old).add_items(new_items)
+
+
+NEWCOMERS = [
+    ("softmax", {"score": "dot"}),
+    ("softmax", {"score": "dot_bias"}),
+    ("ssm", {"score": "cosine", "encoder": "history"}),
+    ("ssm", {"score": "cosine", "prior": 0.0, "encoder": "mix"}),
+    ("mult_vae", {"hidden": 16, "latent": 8}),
+    ("fastvae", {"hidden": 16, "latent": 8, "codewords": 4}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), NEWCOMERS)
+def test_items_added_to_a_trained_model_are_found_by_those_who_would_have_them(
+    tmp_path: Path, name: str, options: dict[str, Any]
+) -> None:
+    """Two halves of users with items of their own; of each, one item is not in training."""
+    draw = np.random.default_rng(0)
+    events = [(u, 20 * (u % 2) + i) for u in range(200) for i in draw.choice(20, 8, replace=False)]
+    late = [(u, i) for u, i in events if i in (3, 23)]
+    log = sdx.read([pair for pair in events if pair not in set(late)])
+    model = sdx.fit(name, log, dim=16, epochs=30, lr=0.01, device="cpu", **options)
+    askers = [u for u in range(200) if (u, 3 + 20 * (u % 2)) not in set(late)]
+    model.add_items(sdx.read(late))
+    found = model.recommend(askers, k=12).to_pydict()
+    pairs = set(zip(found["user"], found["item"], strict=True))
+    own = sum((u, 3 + 20 * (u % 2)) in pairs for u in askers)
+    other = sum((u, 23 - 20 * (u % 2)) in pairs for u in askers)
+    assert own > 0.6 * len(askers)
+    assert other < 0.2 * len(askers)
+    model.save(tmp_path / "grown.sdx")
+    again = sdx.load(tmp_path / "grown.sdx")
+    assert again.recommend(askers, k=12).to_pydict() == model.recommend(askers, k=12).to_pydict()
+    assert again.info["added"] == {"items": 2}

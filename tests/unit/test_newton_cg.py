@@ -321,7 +321,7 @@ def test_memory_grows_with_the_log_and_the_vectors(log: sdx.Interactions) -> Non
     assert made.memory(half) < made.memory(log)
     assert made.memory(log) < made._replace(settings=Settings(precision="float64")).memory(log)
     assert make(log, "history").memory(log) < made.memory(log)
-    assert made.probe(log) is None
+    assert made.probe(log, None) is None
 
 
 # runs that are stopped

@@ -136,12 +136,12 @@ def interrupted(
     steps = 0
     plain = sgd.Trainer.step
 
-    def step(self: sgd.Trainer, users: torch.Tensor, items: torch.Tensor) -> None:
+    def step(self: sgd.Trainer, at: torch.Tensor) -> None:
         nonlocal steps
         steps += 1
         if steps > stop:
             raise Killed
-        plain(self, users, items)
+        plain(self, at)
 
     with monkeypatch.context() as patch:
         patch.setattr(sgd.Trainer, "step", step)

@@ -1,4 +1,5 @@
-"""Histories: a user is the mean of what they had, alone or mixed with a vector of their own."""
+"""Histories: a user is what they had: its mean, alone or mixed with a vector of their own, or a bag
+of items from which a variational encoder makes a query."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding_bag
 
 from softdex.encode.table import Table
 from softdex.ragged import Ragged
@@ -74,8 +76,84 @@ class Mixed(nn.Module):
             ids = padded(history, self.most).to(device)
         if leave_out is not None:
             ids = torch.where(ids == leave_out[:, None], -1, ids)
-        real = (ids >= 0).unsqueeze(2)
-        mean = (self.items(ids) * real).sum(1) / real.sum(1).clamp(min=1)
+        real = ids >= 0
+        mean = self.items.bag(ids, real / real.sum(1, keepdim=True).clamp(min=1))
         own = self.vectors(rows) * (rows >= 0).unsqueeze(1)
         share = self.share * (rows >= 0).unsqueeze(1)
         return share * own + (1 - share) * mean
+
+
+@final
+class Vae(nn.Module):
+    """Query of a history H by a variational encoder: its cost is that of the history.
+
+        h = tanh(sum over H of bag_i / sqrt|H| + bias);  (mean, log variance) = h mix + mix_bias
+        query = z out + out_bias,  z = mean + deviation * noise in training, z = mean afterwards
+
+    Args:
+        bag: a vector of each item as an input (I, H).
+        bias: (H,).
+        mix, mix_bias: to means and log variances of Z latent numbers, (H, 2 Z) and (2 Z,).
+        out, out_bias: to the query, (Z, D) and (D,).
+        dropout: in training each item of the history is left out with this probability.
+        beta: weight of the Kullback-Leibler term.
+        anneal: steps in which this weight rises from 0.
+    """
+
+    reads_history = True
+    steps: Tensor
+
+    def __init__(
+        self,
+        bag: Tensor,
+        bias: Tensor,
+        mix: Tensor,
+        mix_bias: Tensor,
+        out: Tensor,
+        out_bias: Tensor,
+        *,
+        dropout: float = 0.5,
+        beta: float = 0.2,
+        anneal: int = 0,
+    ) -> None:
+        super().__init__()
+        self.bag = Table(bag)
+        self.bias, self.mix, self.mix_bias = map(nn.Parameter, (bias, mix, mix_bias))
+        self.out, self.out_bias = nn.Parameter(out), nn.Parameter(out_bias)
+        self.dropout, self.beta, self.anneal = dropout, beta, anneal
+        self.register_buffer("steps", torch.zeros(()))
+        self.query_bytes = 4 * (self.bag.dim + out.shape[1])
+
+    def forward(
+        self,
+        users: np.ndarray | Tensor,
+        history: Ragged | None = None,
+        leave_out: Tensor | None = None,
+    ) -> Tensor:
+        """Queries (B, D) of the means; an item counts once."""
+        assert history is not None
+        met = history.csr(len(self.bag))
+        device = self.bias.device
+        ids = torch.from_numpy(met.indices.astype(np.int64)).to(device)
+        starts = torch.from_numpy(met.indptr[:-1].astype(np.int64)).to(device)
+        sums = embedding_bag(ids, self.bag.weight, starts, mode="sum")
+        length = torch.from_numpy(np.diff(met.indptr)).to(device).clamp(min=1)
+        mean, _ = self._latent(sums / length.sqrt().unsqueeze(1))
+        return mean @ self.out + self.out_bias
+
+    def learn(self, ids: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Queries (B, D) of padded histories (B, L), and the weighted KL of each (B,)."""
+        real, device = ids >= 0, ids.device
+        kept = torch.rand(ids.shape, generator=generator, device=device) >= self.dropout
+        scale = real.sum(1, keepdim=True).clamp(min=1).rsqrt() / (1 - self.dropout)
+        mean, log_variance = self._latent(self.bag.bag(ids, (real & kept) * scale))
+        noise = torch.randn(mean.shape, generator=generator, device=device)
+        z = mean + (log_variance / 2).exp() * noise
+        self.steps += 1
+        beta = self.beta * (self.steps / max(1, self.anneal)).clamp(max=1)
+        kl = (mean.square() + log_variance.exp() - 1 - log_variance).sum(1) / 2
+        return z @ self.out + self.out_bias, beta * kl
+
+    def _latent(self, sums: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_variance = (torch.tanh(sums + self.bias) @ self.mix + self.mix_bias).chunk(2, 1)
+        return mean, log_variance

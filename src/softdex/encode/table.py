@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
-from typing import final
+import functools
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding_bag
 
 from softdex.ragged import Ragged
+
+
+class Touched(NamedTuple):
+    """Rows that were looked up, and the gradient of each: weight_m * grad[source_m].
+
+    ids (M,), -1 where there was no row; grad (R, D); source (M,) into grad, None: M = R, in order;
+    weight (M,), None: 1. Where ids is None, grad is of all rows.
+    """
+
+    ids: Tensor | None
+    grad: Tensor
+    source: Tensor | None = None
+    weight: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Version:
+    """A tensor as it was at a moment; equal to that of the same tensor unchanged."""
+
+    tensor: Tensor
+    number: int
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Version)
+            and self.tensor is other.tensor
+            and self.number == other.number
+        )
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @final
@@ -24,7 +59,7 @@ class Table(nn.Module):
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
         self.register_buffer("weight", weight)
-        self._lookups: list[tuple[Tensor | None, Tensor]] = []
+        self._lookups: list[Callable[[], Touched | None]] = []
 
     def __len__(self) -> int:
         return len(self.weight)
@@ -34,27 +69,115 @@ class Table(nn.Module):
         """Length of a vector."""
         return int(self.weight.shape[1])
 
+    @property
+    def version(self) -> Version:
+        """Changes whenever the vectors do: for what is computed from all of them and kept."""
+        return version_of(self.weight)
+
+    @property
+    def _learns(self) -> bool:
+        return self.training and torch.is_grad_enabled()
+
     def forward(self, ids: Tensor | slice) -> Tensor:
         """Rows of these ids, (..., D); -1 stands for no row: any vector, and no update."""
         rows = self.weight[ids]
-        if not (self.training and torch.is_grad_enabled()) or isinstance(ids, slice):
+        if not self._learns or isinstance(ids, slice):
             return rows
         rows = rows.requires_grad_()
-        self._lookups.append((ids, rows))
+        self._remember(rows, lambda grad: Touched(ids.reshape(-1), grad.reshape(-1, self.dim)))
         return rows
 
     def all(self) -> Tensor:
         """Every row, for objectives that are a sum over all of them."""
-        if not (self.training and torch.is_grad_enabled()):
+        if not self._learns:
             return self.weight
         rows = self.weight.detach().requires_grad_()
-        self._lookups.append((None, rows))
+        self._remember(rows, lambda grad: Touched(None, grad))
         return rows
 
-    def touched(self) -> list[tuple[Tensor | None, Tensor]]:
-        """(ids, gradients) of the lookups since the last call; ids None means all rows."""
+    def bag(self, ids: Tensor, weight: Tensor) -> Tensor:
+        """Weighted sums of rows, (B, D), of ids (B, L), -1 for no row, and their weights (B, L)."""
+        weight = (weight * (ids >= 0)).to(self.weight.dtype)
+        sums = _bags(self.weight, ids, weight)
+        if not self._learns:
+            return sums
+        sums = sums.requires_grad_()
+        source = _rows_of(ids)
+        self._remember(
+            sums, lambda grad: Touched(ids.reshape(-1), grad, source, weight.reshape(-1))
+        )
+        return sums
+
+    def dots(self, query: Tensor, ids: Tensor) -> Tensor:
+        """Inner products (B, N) of queries (B, D) with their own rows, ids (B, N).
+
+        Nothing of the size (B, N, D) is kept or handed back: the gradient of a row is a number
+        times the query.
+        """
+        if not self._learns:
+            return torch.einsum("bd,bnd->bn", query, self.weight[ids])
+        leaf = torch.empty(0, requires_grad=True)  # rows learn although the query may not
+        return _Dots.apply(query, leaf, self, ids)  # type: ignore[no-untyped-call]
+
+    def touched(self) -> list[Touched]:
+        """What was looked up since the last call and has a gradient."""
         seen, self._lookups = self._lookups, []
-        return [(ids, rows.grad) for ids, rows in seen if rows.grad is not None]
+        return [found for look in seen if (found := look()) is not None]
+
+    def _remember(self, rows: Tensor, touched: Callable[[Tensor], Touched]) -> None:
+        self._lookups.append(lambda: None if rows.grad is None else touched(rows.grad))
+
+
+def version_of(tensor: Tensor) -> Version:
+    """Changes whenever a tensor does, or is another one."""
+    return Version(tensor, -1 if tensor.is_inference() else tensor._version)
+
+
+class _Dots(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, leaf: Tensor, table: Table, ids: Tensor) -> Tensor:
+        ctx.save_for_backward(query, ids)
+        ctx.table = table
+        if (fused := fused_for(query)) is not None:
+            return fused.dots(query, table.weight, ids)
+        return torch.einsum("bd,bnd->bn", query, table.weight[ids].to(query.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
+        query, ids = ctx.saved_tensors
+        table = ctx.table
+        weight = (grads[0] * (ids >= 0)).to(table.weight.dtype)
+        rows = query.to(table.weight.dtype)
+        found = Touched(ids.reshape(-1), rows, _rows_of(ids), weight.reshape(-1))
+        table._lookups.append(lambda: found)
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, None
+        return _bags(table.weight, ids, weight).to(query.dtype), None, None, None
+
+
+def _bags(table: Tensor, ids: Tensor, weight: Tensor) -> Tensor:
+    """Sums (B, D) of rows ids (B, L) times weight (B, L), which is 0 where there is no row."""
+    if (fused := fused_for(table)) is not None:
+        return fused.bags(table, ids, weight)
+    return embedding_bag(ids.clamp(min=0), table, per_sample_weights=weight, mode="sum")
+
+
+def fused_for(tensor: Tensor) -> Any:
+    """The module of fused kernels where they run: on a GPU with Triton."""
+    return _fused() if tensor.is_cuda else None
+
+
+@functools.cache
+def _fused() -> Any:
+    try:
+        return importlib.import_module("softdex.fused")
+    except ImportError:  # no Triton on this system
+        return None
+
+
+def _rows_of(ids: Tensor) -> Tensor:
+    """The row number of each id (B, L), flat."""
+    return torch.arange(len(ids), device=ids.device).repeat_interleave(ids.shape[1])
 
 
 @final

@@ -101,6 +101,15 @@ class Index(Protocol):
         ...
 
 
+def overwrite(index: Index, other: Index) -> None:
+    """Let an index be another one of the same shape, in the memory that it has."""
+    for name, value in vars(other).items():
+        if isinstance(value, Tensor):
+            getattr(index, name).copy_(value)
+        else:
+            setattr(index, name, value)
+
+
 def edited(alive: Tensor, ids: Tensor, living: bool) -> Tensor:
     """A copy of a mask over items with these ids set; every index edits its items with this."""
     ids = torch.as_tensor(ids, device=alive.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Self, final
 
 import numpy as np
@@ -46,20 +46,7 @@ class Flat:
         max_memory: int = MAX_MEMORY,
     ) -> Hits:
         """The exact top k by score, ties by item row; -1 pads where fewer are allowed."""
-        if k < 1:
-            raise ShapeError(f"Flat.search: expected k >= 1, got {k}.")
-        exclude = None if filter is None or filter.exclude is None else _by_item(filter.exclude)
-        allow = None if filter is None else filter.allow
-        best: Hits | None = None
-        for start, scores in self._blocks(query, max_memory, least=k):
-            if allow is not None or exclude is not None:
-                scores = _forbid(scores, start, allow, exclude)
-            hits = top_k(scores, min(k, scores.shape[1]))
-            hits = Hits(hits.ids + start, hits.scores)
-            best = hits if best is None else _merge(best, hits, k)
-        if best is None:
-            raise ShapeError("Flat.search: the index holds no items.")
-        return _padded(best, k)
+        return ranked(self.blocks(query, max_memory, least=k), k, filter)
 
     @torch.inference_mode()
     def sample(
@@ -71,7 +58,7 @@ class Flat:
         """
         if shared:
             raise ShapeError("Flat.sample: its law depends on the query; draws cannot be shared.")
-        mass = torch.stack([s.double().logsumexp(1) for _, s in self._blocks(query)], 1)
+        mass = torch.stack([s.double().logsumexp(1) for _, s in self.blocks(query)], 1)
         cdf = mass.softmax(1).cumsum(1)
         point = torch.rand(
             len(mass), n, generator=generator, dtype=torch.float64, device=cdf.device
@@ -82,7 +69,7 @@ class Flat:
         share = (point - before) / (cdf.gather(1, block) - before)
         ids = torch.zeros_like(block)
         logq = torch.zeros_like(point)
-        for number, (start, scores) in enumerate(self._blocks(query)):
+        for number, (start, scores) in enumerate(self.blocks(query)):
             inside = scores.double().softmax(1).cumsum(1)
             at = torch.searchsorted(inside, share * inside[:, -1:], right=True)
             at = torch.minimum(at, (inside < inside[:, -1:]).sum(1, keepdim=True))
@@ -94,7 +81,7 @@ class Flat:
     @torch.inference_mode()
     def log_prob(self, query: Any, ids: Tensor) -> Tensor:
         """Log-softmax over living items, (B, N)."""
-        mass = torch.stack([s.double().logsumexp(1) for _, s in self._blocks(query)], 1)
+        mass = torch.stack([s.double().logsumexp(1) for _, s in self.blocks(query)], 1)
         scores = self.scorer(query, ids)
         if self.alive is not None:
             scores = scores.masked_fill(~self.alive.to(ids.device)[ids], -torch.inf)
@@ -124,7 +111,7 @@ class Flat:
         everything = torch.ones(self.num_items, dtype=torch.bool)
         return everything if self.alive is None else self.alive
 
-    def _blocks(
+    def blocks(
         self, query: Any, max_memory: int = MAX_MEMORY, least: int = 1
     ) -> Iterator[tuple[int, Tensor]]:
         """Scores of all items, block by block, -inf for those that do not live."""
@@ -137,6 +124,24 @@ class Flat:
                 dead = ~self.alive[start:stop].to(scores.device)
                 scores = scores.masked_fill(dead, -torch.inf)
             yield start, scores
+
+
+def ranked(blocks: Iterable[tuple[int, Tensor]], k: int, filter: Filter | None) -> Hits:
+    """The top k over blocks of scores (B, n), each with the row of its first item."""
+    if k < 1:
+        raise ShapeError(f"search: expected k >= 1, got {k}.")
+    exclude = None if filter is None or filter.exclude is None else _by_item(filter.exclude)
+    allow = None if filter is None else filter.allow
+    best: Hits | None = None
+    for start, scores in blocks:
+        if allow is not None or exclude is not None:
+            scores = _forbid(scores, start, allow, exclude)
+        hits = top_k(scores, min(k, scores.shape[1]))
+        hits = Hits(hits.ids + start, hits.scores)
+        best = hits if best is None else _merge(best, hits, k)
+    if best is None:
+        raise ShapeError("search: the index holds no items.")
+    return _padded(best, k)
 
 
 def _by_item(exclude: Ragged) -> tuple[np.ndarray, np.ndarray]:

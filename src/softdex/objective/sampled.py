@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from softdex.errors import choose
+from softdex.errors import ShapeError, choose
 
 FLOOR = -1e30  # what a masked draw scores: its exponential is 0, and its gradient no NaN
 
@@ -15,7 +15,7 @@ def sampled_softmax(
     neg: Tensor,
     logq: Tensor,
     pos_logq: Tensor,
-    hit: Tensor,
+    hit: Tensor | None,
     *,
     correct: str = "draws",
 ) -> Tensor:
@@ -30,16 +30,18 @@ def sampled_softmax(
 
         loss_b = -(o_y - log q_y) + log( exp(o_y - log q_y) + sum_n exp(o_n - log q_n) )  [SSM-2]
 
+    There several targets (B, P) may share the draws of their row.
+
     Args:
         pos: target scores o_y (B,).
         neg: scores of the draws (B, N).
         logq: log q of the draws, (B, N) or (N,) where they are shared.
         pos_logq: log q of the target (B,).
-        hit: where a draw is the row's own target (B, N).
+        hit: where a draw is the row's own target (B, N); not looked at by "all".
         correct: `draws` or `all`.
 
     Returns:
-        loss (B,); the caller reduces.
+        loss, of the shape of `pos`; the caller reduces.
 
     Relations: "draws" tends to `full_softmax` as N grows, for any q; with q the softmax it equals
     the full loss off the target for every draw. "all" tends to the full softmax's gradient. Leaving
@@ -47,7 +49,12 @@ def sampled_softmax(
     """
     choose("sampled_softmax", "correction", correct, ("draws", "all"))
     if correct == "all":
-        return torch.logaddexp(pos - pos_logq, (neg - logq).logsumexp(1)) - (pos - pos_logq)
+        others = (neg - logq).logsumexp(1).view(-1, *[1] * (pos.ndim - 1))
+        return torch.logaddexp(pos - pos_logq, others) - (pos - pos_logq)
+    if hit is None or pos.ndim > 1:
+        raise ShapeError(
+            "sampled_softmax: 'draws' needs to know the hits, and one target a row. Use 'all'."
+        )
     kept = hit.shape[1] - hit.sum(1)
     rest = torch.log1p(-pos_logq.exp()) - kept.clamp(min=1).log()
     others = (neg - logq).masked_fill_(hit, FLOOR).logsumexp(1) + rest

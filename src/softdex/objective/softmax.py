@@ -29,29 +29,28 @@ def full_softmax(scores: Tensor, target: Tensor) -> Tensor:
     return scores.logsumexp(1) - scores.gather(1, target[:, None])[:, 0]
 
 
-def blocked_softmax(
-    query: Tensor, items: Tensor, target: Tensor, bias: Tensor | None = None
-) -> Tensor:
-    """`full_softmax(query @ items.T + bias, target)` without ever holding all scores.
+def log_mass(query: Tensor, items: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The normaliser of a softmax over inner products, without ever holding all scores.
 
-    Scores are computed in blocks of items, twice: for the normaliser, and again for the gradient.
+        log sum_i exp(q_b . x_i + b_i)
+
+    Scores are computed in blocks of items, twice: for the sum, and again for its gradient.
 
     Args:
         query: (B, D).
         items: (I, D).
-        target: item ids (B,).
         bias: (I,) or None.
 
     Returns:
-        loss (B,).
+        (B,).
 
-    Relations: equals `full_softmax`, value and gradient.
+    Relations: less the target's own score it is `full_softmax`, value and gradient.
     """
     with torch.autocast(query.device.type, enabled=False):  # 10^6 terms need more than bf16
-        query = query.to(items.dtype)
-        mass: Tensor = _LogSumExp.apply(query, items, bias)  # type: ignore[no-untyped-call]
-        own = (query * items[target]).sum(1)
-        return mass - (own if bias is None else own + bias[target])
+        mass: Tensor = _LogSumExp.apply(  # type: ignore[no-untyped-call]
+            query.to(items.dtype), items, bias
+        )
+        return mass
 
 
 class _LogSumExp(torch.autograd.Function):

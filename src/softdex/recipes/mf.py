@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from softdex.encode.history import Mixed, padded
 from softdex.encode.table import Users
 from softdex.errors import SoftdexError, choose
-from softdex.index.contract import Index
-from softdex.index.popularity import Popularity
-from softdex.index.uniform import Uniform
 from softdex.interactions import Interactions
-from softdex.objective.binary import bce
-from softdex.objective.pairwise import bpr
-from softdex.objective.sampled import sampled_softmax
-from softdex.objective.softmax import blocked_softmax
 from softdex.score import Cosine, Dot
-from softdex.solve.loop import Schedule
+from softdex.solve.compose import (
+    PROPOSALS,
+    automatic,
+    drawn_loss,
+    is_shared,
+    proposal,
+    softmax_loss,
+)
+from softdex.solve.loop import Schedule, pick_device
 from softdex.solve.sgd import Composition, Job, Settings
 
 ABOUT = {
@@ -30,23 +30,30 @@ ABOUT = {
     "ssm": "Vectors by sampled softmax: nearly as good, cost does not grow. Start here.",
     "bpr": "Vectors by Bayesian personalised ranking: each target above random items.",
     "bce": "Vectors by binary cross-entropy against random items.",
-    "mf": "What the four above are variants of, with every option.",
+    "dns": "Vectors by ranking each target above the best-scored of a few random items.",
+    "self_adversarial": "Vectors by ranking targets above random items, hard ones weighing more.",
+    "mf": "What all of these are variants of, with every option.",
 }
 WORDS = {
-    "objective": ("softmax", "ssm", "bpr", "bce"),
+    "objective": ("softmax", "ssm", "bpr", "bce", "dns", "self_adversarial"),
     "encoder": ("user", "history", "mix"),
     "score": ("cosine", "dot", "dot_bias"),
-    "index": ("uniform", "popularity"),
+    "index": ("auto", *PROPOSALS, "full"),
     "correct": ("draws", "all"),
     "precision": ("float32", "bf16"),
 }
-POSITIVE = ("dim", "negatives", "epochs", "batch_size", "lr", "temperature", "max_history")
+POSITIVE = (
+    "dim", "negatives", "codewords", "refit_every", "epochs", "batch_size", "lr", "temperature",
+    "max_history",
+)  # fmt: skip
 SPACE = {"lr": (0.002, 0.05), "temperature": (0.05, 0.3), "prior": [0.0, 0.5, 0.7, 1.0]}
 VARIANTS: dict[str, dict[str, Any]] = {
     "softmax": {"objective": "softmax", "lr": 0.005, "batch_size": 4096},
     "ssm": {"objective": "ssm"},
     "bpr": {"objective": "bpr", "negatives": 100},
     "bce": {"objective": "bce", "score": "dot", "lr": 0.002, "negatives": 20, "decay": 0.1},
+    "dns": {"objective": "dns", "negatives": 20},
+    "self_adversarial": {"objective": "self_adversarial", "negatives": 100},
 }
 FIXED = dict.fromkeys(VARIANTS, ("objective",))
 SPACES = {"bce": {"lr": (0.0005, 0.05), "decay": (0.001, 1.0), "negatives": [5, 20, 100]}}
@@ -63,9 +70,11 @@ def mf(
     prior: float = 0.7,
     share: float = 0.5,
     max_history: int = 50,
-    negatives: int = 2000,
+    negatives: int | None = None,
     index: str = "uniform",
     power: float = 0.5,
+    codewords: int = 64,
+    refit_every: int = 500,
     correct: str = "draws",
     epochs: int = 200,
     batch_size: int | None = None,
@@ -79,7 +88,8 @@ def mf(
     """Learn a vector for each user and item by a softmax, or by what stands in for it.
 
     Args:
-        objective: `softmax` (all items), `ssm` (sampled softmax), `bpr` or `bce`.
+        objective: `softmax` (all items), `ssm` (sampled softmax), `bpr`, `bce`, `dns` or
+            `self_adversarial`.
         encoder: a user is a vector of their own (`user`), the mean of their history (`history`),
             or both (`mix`); the last two also serve users never seen.
         score: `cosine` (with temperature), `dot`, or `dot_bias`.
@@ -89,9 +99,14 @@ def mf(
             written into directions; 0 leaves it out.
         share: weight of the own vector in `mix`.
         max_history: how many of the latest items the history holds.
-        negatives: draws a step, shared by the batch.
-        index: what proposes them: `uniform` or `popularity`.
+        negatives: draws a step, shared by the batch where the index allows it, else of each event.
+            None: 2000 shared, 100 of their own.
+        index: what proposes them: `uniform` or `popularity` (shared), `imi_uniform`,
+            `imi_popularity`, `imi_exact` (the multi-index) or `kernel`; `full` takes all items, and
+            `auto` chooses by the number of items and says why.
         power: of the counts, for `popularity`.
+        codewords: of each of the two codebooks of the multi-index.
+        refit_every: steps after which the multi-index follows the vectors.
         correct: how `ssm` corrects for the proposal: `draws` or `all`.
         epochs: at most so many passes over the log.
         batch_size: events a step; None: 8192, or fewer on a small log (64 steps an epoch).
@@ -103,6 +118,10 @@ def mf(
         precision: `float32` or `bf16`.
     """
     batch_size = min(8192, max(128, len(train) // 64)) if batch_size is None else batch_size
+    if index == "auto":
+        index = automatic(train.num_items, dim, batch_size, pick_device(device))
+    shared = is_shared(index)
+    negatives = (2000 if shared else 100) if negatives is None else negatives
     _check(locals())
     generator = torch.Generator().manual_seed(seed)
     scale = 0.3 if score == "cosine" else 0.1
@@ -112,12 +131,16 @@ def mf(
     )
     scorer = _scorer(score, items, temperature, prior * np.log1p(train.item_counts))
     made = _encoder(encoder, train, users, scorer, share, max_history)
-    proposal = _proposal(index, scorer, train, power)
-    loss = _loss(objective, scorer, proposal, negatives, correct)
-    settings = Settings(batch_size, lr, decay, seed, precision)
-    schedule = Schedule(epochs, patience, device)
-    draws = 0 if objective == "softmax" else negatives
-    return Job(Composition(made, scorer, proposal, loss, draws), settings, schedule)
+    full = objective == "softmax" or (objective == "ssm" and index == "full")
+    named = "uniform" if index == "full" else index
+    proposed = proposal(named, scorer, train, codewords=codewords, power=power, seed=seed)
+    if full:
+        loss = softmax_loss(scorer)
+    else:
+        loss = drawn_loss(objective, scorer, negatives, shared=shared, correct=correct)
+    settings = Settings(batch_size, lr, decay, seed, precision, refit_every)
+    parts = Composition(made, scorer, proposed, loss, 0 if full else negatives, shared)
+    return Job(parts, settings, Schedule(epochs, patience, device))
 
 
 def _check(given: Mapping[str, Any]) -> None:
@@ -153,35 +176,3 @@ def _encoder(
     weight = torch.tensor(share if encoder == "mix" else 0.0)
     past = padded(train.histories, length)
     return Mixed(users, weight, torch.tensor(length), scorer.items, past)
-
-
-def _proposal(index: str, scorer: Dot | Cosine, train: Interactions, power: float) -> Index:
-    if index == "uniform":
-        return Uniform(scorer)
-    return Popularity(scorer, torch.tensor(train.item_counts), power=power)
-
-
-def _loss(
-    objective: str, scorer: Dot | Cosine, proposal: Index, negatives: int, correct: str
-) -> Callable[..., Tensor]:
-    """The loss of a batch: (index, query, target, generator) -> (B,)."""
-
-    def full(index: Index, query: Tensor, target: Tensor, generator: torch.Generator) -> Tensor:
-        vectors = scorer.items.all()
-        if isinstance(scorer, Cosine):
-            query = normalize(query, dim=-1) / scorer.temperature
-            return blocked_softmax(query, normalize(vectors, dim=-1), target, scorer.prior)
-        bias = None if scorer.bias is None else scorer.bias.all()[:, 0]
-        return blocked_softmax(query, vectors, target, bias)
-
-    def drawn(index: Index, query: Tensor, target: Tensor, generator: torch.Generator) -> Tensor:
-        draws = index.sample(query, negatives, generator=generator, shared=True)
-        own = target[:, None]
-        pos, neg = scorer(query, own)[:, 0], scorer(query, draws.ids)
-        hit = draws.ids == own
-        if objective == "ssm":
-            logq = index.log_prob(query, own)[:, 0]
-            return sampled_softmax(pos, neg, draws.logq, logq, hit, correct=correct)
-        return bpr(pos, neg, hit) if objective == "bpr" else bce(pos, neg, hit)
-
-    return full if objective == "softmax" else drawn

@@ -55,7 +55,7 @@ class Job(NamedTuple):
         tables = self.encoder.vectors.weight.nbytes + self.scorer.items.weight.nbytes
         return 60 * len(log) + 4 * tables
 
-    def probe(self, log: Interactions) -> Probe | None:
+    def probe(self, log: Interactions, trainer: Any) -> Probe | None:
         """Nothing beside the loss."""
         return None
 
@@ -88,6 +88,10 @@ class Sweeps:
         self.items.weight.copy_(state["items"])
 
     @torch.no_grad()
+    def served(self) -> None:
+        """Every item is scored."""
+        return
+
     def run_epoch(self, progress: Progress, pause: Callable[[], None]) -> float:
         """The rest of a sweep, and the loss per event after it."""
         if progress.step == 0:

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from softdex.encode.table import Table
+from softdex.encode.table import Table, Version
 from softdex.ragged import Ragged
 from softdex.solve.normal_equations import (
     Shared,
@@ -45,7 +45,7 @@ class FoldIn(nn.Module):
         self.items = items
         self.loss = from_terms(terms)
         self.query_bytes = 4 * self.vectors.dim
-        self._shared: tuple[Tensor, int, Shared] | None = None  # of which items
+        self._shared: tuple[Version, Shared] | None = None  # of which items
 
     def forward(
         self,
@@ -70,11 +70,10 @@ class FoldIn(nn.Module):
         """Vectors of users from their events, users x items."""
         weight = self.items.weight
         kept = self._shared
-        version = -1 if weight.is_inference() else weight._version
-        if kept is None or kept[0] is not weight or kept[1] != version:
-            kept = self._shared = weight, version, shared_by_users(self.loss, weight)
+        if kept is None or kept[0] != self.items.version:
+            kept = self._shared = self.items.version, shared_by_users(self.loss, weight)
         side = users_side(matrix, self.loss).to(weight.device)
-        return solve_exactly(side, kept[2], weight)[0]
+        return solve_exactly(side, kept[1], weight)[0]
 
     def new_items(self, matrix: sp.csr_matrix) -> Tensor:
         """Vectors of items from their events, items x users.

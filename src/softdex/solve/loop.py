@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from softdex.errors import SoftdexError
+from softdex.index.contract import Index
 from softdex.interactions import Interactions
 from softdex.solve.checkpoint import Keeper
 from softdex.tables import say, ticker
@@ -54,6 +55,10 @@ class Trainer(Protocol):
         """
         ...
 
+    def served(self) -> Index | None:
+        """The index that the trained model is served from; None: every item is scored."""
+        ...
+
 
 @runtime_checkable
 class Job(Protocol):
@@ -82,7 +87,7 @@ class Job(Protocol):
         """Bytes a training will hold at its peak, about."""
         ...
 
-    def probe(self, log: Interactions) -> Probe | None:
+    def probe(self, log: Interactions, trainer: Any) -> Probe | None:
         """Figures to report after each epoch, if there are any."""
         ...
 
@@ -138,7 +143,7 @@ class Run:
         self.quiet = quiet
         self.trainer = job.trainer(log)
         self.parts = nn.ModuleList([job.encoder, job.scorer])
-        self.probe = job.probe(log)
+        self.probe = job.probe(log, self.trainer)
         self.progress, self.best = Progress(), None
         if keeper is not None and (found := keeper.load()) is not None:
             self.progress = Progress(**found.progress)

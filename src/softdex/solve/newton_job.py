@@ -156,7 +156,7 @@ class Job(NamedTuple):
         history = 32 * len(log) if isinstance(self.encoder, Mixed) else 0
         return 16 * each * cells + (40 + 9 * each * dim) * len(log) + history
 
-    def probe(self, log: Interactions) -> Probe | None:
+    def probe(self, log: Interactions, trainer: Any) -> Probe | None:
         """Nothing beside the loss."""
         return None
 
@@ -206,6 +206,10 @@ class Trainer:
         *trust, self.value = state["trust"].tolist()
         self.at, self.trust = state["vectors"].to(self.at, copy=True), Trust(*trust)
         self._write()
+
+    def served(self) -> None:
+        """Every item is scored."""
+        return
 
     def run_epoch(self, progress: Progress, pause: Callable[[], None]) -> float:
         """One step, and the objective per event after it.

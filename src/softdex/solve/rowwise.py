@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import final
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, final
 
+import numba
+import numpy as np
 import torch
 from torch import Tensor
 
-from softdex.encode.table import Table
+from softdex.encode.table import Table, Touched, fused_for
+
+WORTH_A_THREAD = 200_000  # numbers that a thread should have to add
 
 
 @final
@@ -18,20 +24,22 @@ class RowAdam:
     Each row has its own age t, so its bias correction is that of a dense Adam which has seen just
     the steps in which the row had a gradient. Repeated rows of a batch are summed first. With
     `per_row=True` the second moment is one number a row (the mean of the squared gradient).
-    `decay` shrinks a touched row by lr * decay (decoupled).
+    `decay` shrinks a touched row by lr * decay (decoupled). A tensor given as `lr` is read in
+    every step.
     """
 
     def __init__(
         self,
         table: Table,
-        lr: float,
+        lr: float | Tensor,
         *,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         decay: float = 0.0,
         per_row: bool = False,
     ) -> None:
-        self.table, self.lr, self.betas, self.eps = table, lr, betas, eps
+        self.table, self.betas, self.eps = table, betas, eps
+        self.lr = torch.as_tensor(lr, dtype=torch.float32, device=table.weight.device)
         self.decay, self.per_row = decay, per_row
         weight = table.weight
         self.age = torch.zeros_like(weight[:, :1])
@@ -41,31 +49,48 @@ class RowAdam:
     @torch.no_grad()
     def step(self) -> None:
         """Apply and forget the gradients since the last step."""
-        rows, grads = summed(self.table)
-        if rows is None:
-            self._update_all(grads)
-        elif len(rows):
-            self._update(rows, grads)
+        touched = self.table.touched()
+        if any(t.ids is None for t in touched):
+            self._update_all(dense(touched))
+        elif touched:
+            lookups = sorted_by_row(touched, len(self.table))
+            law = *self.betas, self.eps, self.decay
+            if not self.table.weight.is_cuda:
+                _on_cpu(lookups, self._tables(), (float(self.lr), *law))
+            elif (fused := fused_for(self.table.weight)) is not None:
+                fused.adam(*lookups, self._tables(), self.lr, *law)
+            else:
+                self._update(*summed(lookups, len(self.table)))
+            torch.autograd.graph.increment_version(self.table.weight)  # compiled code does not
 
     def _update(self, rows: Tensor, grads: Tensor) -> None:
-        """Rows are unique, except for unused places, which hold row 0 and are multiplied away."""
-        used = (rows >= 0).unsqueeze(1).to(grads.dtype)
-        at = rows.clamp(min=0)
-        weight = self.table.weight
-        age, first, second = self.age[at] + 1, self.first[at], self.second[at]
-        new_first, new_second, move = self._moments(weight[at], age, first, second, grads)
-        self.age.index_add_(0, at, used)
-        self.first.index_add_(0, at, (new_first - first) * used)
-        self.second.index_add_(0, at, (new_second - second) * used)
-        weight.index_add_(0, at, move * used)
+        """Rows are unique, but for unused places (-1): these repeat the update of a used one.
+
+        All of them write what it writes, so the order of the writes does not matter.
+        """
+        spare, used = rows < 0, rows.argmax().view(1)
+        at = torch.where(spare, rows[used], rows).clamp(min=0)
+        grads = torch.where(spare.unsqueeze(1), grads[used], grads)
+        empty = rows[used] < 0
+        old = [table[at] for table in self._tables()]
+        age, first, second, weight = old
+        age = age + 1
+        first, second, move = self._moments(weight, age, first, second, grads)
+        new = age, first, second, weight + move
+        for table, was, now in zip(self._tables(), old, new, strict=True):
+            table.index_copy_(0, at, torch.where(empty, was, now))
 
     def _update_all(self, grads: Tensor) -> None:
-        weight = self.table.weight
         self.age += 1
-        self.first, self.second, move = self._moments(
-            weight, self.age, self.first, self.second, grads
+        first, second, move = self._moments(
+            self.table.weight, self.age, self.first, self.second, grads
         )
-        weight += move
+        self.first.copy_(first)
+        self.second.copy_(second)
+        self.table.weight += move
+
+    def _tables(self) -> tuple[Tensor, ...]:
+        return self.age, self.first, self.second, self.table.weight
 
     def _moments(
         self, weight: Tensor, age: Tensor, first: Tensor, second: Tensor, grads: Tensor
@@ -88,28 +113,109 @@ class RowAdam:
             getattr(self, name).copy_(tensor)
 
 
-def summed(table: Table) -> tuple[Tensor | None, Tensor]:
-    """Gradients of a table's lookups, summed by row.
+class Lookups(NamedTuple):
+    """Lookups sorted by row: ids (M,), as large as the table where there was no row; which row of
+    `grads` (R, D) is the gradient of each (M,), and by what it is multiplied (M,), None: 1."""
+
+    ids: Tensor
+    source: Tensor
+    weight: Tensor | None
+    grads: Tensor
+
+
+def sorted_by_row(touched: list[Touched], size: int) -> Lookups:
+    """All lookups of a table of this size as one."""
+    ids = torch.cat([t.ids for t in touched])  # type: ignore[misc]
+    sources, start = [], 0
+    for t in touched:
+        own = torch.arange(len(t.grad), device=ids.device) if t.source is None else t.source
+        sources.append(own + start)
+        start += len(t.grad)
+    ids, order = torch.where(ids < 0, size, ids).int().sort(stable=True)
+    weight = None
+    if any(t.weight is not None for t in touched):
+        ones = torch.ones_like(touched[0].grad[:1, 0])
+        parts = [ones.expand(len(t.ids)) if t.weight is None else t.weight for t in touched]  # type: ignore[arg-type]
+        weight = torch.cat(parts)[order]
+    return Lookups(ids, torch.cat(sources)[order], weight, torch.cat([t.grad for t in touched]))
+
+
+def summed(lookups: Lookups, size: int) -> tuple[Tensor, Tensor]:
+    """Gradients summed by row.
 
     Returns:
-        rows (M,) and gradients (M, D), M the number of looked-up ids: each row once, -1 with a
-        zero gradient in the places that summing left unused. Rows None: gradients of all rows.
-        Shapes depend on the batch's shape alone, and nothing waits for the device.
+        rows (P,) and gradients (P, D), P the number of lookups or of rows, whichever is less: each
+        row once, -1 with a zero gradient in the places that are left. Shapes depend on the batch's
+        shape alone, and nothing waits for the device.
     """
-    touched = table.touched()
-    dim, device = table.dim, table.weight.device
-    sparse = [(ids, grad) for ids, grad in touched if ids is not None]
-    dense = [grad for ids, grad in touched if ids is None]
-    if dense:
-        total = torch.stack(dense).sum(0) if len(dense) > 1 else dense[0].clone()
-        for ids, grad in sparse:
-            total.index_add_(0, ids.reshape(-1).clamp(min=0), grad.reshape(-1, dim))
-        return None, total
-    if not sparse:
-        return torch.empty(0, dtype=torch.int64, device=device), torch.empty(0, dim, device=device)
-    ids = torch.cat([i.reshape(-1) for i, _ in sparse])
-    grads = torch.cat([g.reshape(-1, dim) for _, g in sparse])
-    ids, order = ids.sort(stable=True)
-    place = torch.cat([ids.new_zeros(1), (ids[1:] != ids[:-1]).long()]).cumsum(0)
-    rows = torch.full_like(ids, -1).scatter_(0, place, ids)
-    return rows, torch.zeros_like(grads).index_add_(0, place, grads[order])
+    ids, source, weight, grads = lookups
+    places, real = min(len(ids), size), ids < size
+    place = torch.nn.functional.pad((ids[1:] != ids[:-1]).cumsum(0), (1, 0)).clamp(max=places - 1)
+    rows = torch.full((places,), -1, device=ids.device)
+    rows.scatter_reduce_(0, place, torch.where(real, ids, -1).long(), "amax")
+    each = real if weight is None else real * weight
+    values = grads[source] * each.unsqueeze(1)
+    return rows, torch.zeros_like(values[:places]).index_add_(0, place, values)
+
+
+def _on_cpu(
+    lookups: Lookups, tables: tuple[Tensor, ...], law: tuple[float, float, float, float, float]
+) -> None:
+    """Sum and update row by row, in compiled code: each row is the work of one thread."""
+    ids, source, weight, grads = lookups
+    threads = max(1, min(torch.get_num_threads(), len(ids) * grads.shape[1] // WORTH_A_THREAD))
+    cuts = torch.linspace(0, len(ids), threads + 1).long()[1:-1]
+    ends = [0, *torch.searchsorted(ids, ids[cuts]).tolist(), len(ids)]
+    weights = grads[:0, 0] if weight is None else weight
+    arrays = [t.numpy() for t in (ids, source, weights, grads.contiguous(), *tables)]
+    if threads == 1:
+        _adam(*arrays, *law, 0, len(ids))  # type: ignore[call-arg]
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        spans = itertools.pairwise(ends)
+        for done in [pool.submit(_adam, *arrays, *law, *span) for span in spans]:  # type: ignore[call-arg]
+            done.result()
+
+
+@numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
+def _adam(ids, source, weight, grads, age, first, second, table, lr, b1, b2, eps, decay, here, end):  # type: ignore[no-untyped-def]
+    dim, per_row = table.shape[1], second.shape[1] < table.shape[1]
+    total = np.empty(dim, table.dtype)
+    while here < end and ids[here] < len(table):
+        row = ids[here]
+        total[:] = 0
+        while here < end and ids[here] == row:
+            each = weight[here] if len(weight) else table.dtype.type(1)
+            gradient = grads[source[here]]
+            for d in range(dim):
+                total[d] += each * gradient[d]
+            here += 1
+        age[row, 0] += 1
+        t = age[row, 0]
+        short, long = -np.expm1(t * np.log(b1)), -np.expm1(t * np.log(b2))
+        square = 0.0
+        if per_row:
+            for d in range(dim):
+                square += total[d] * total[d] / dim
+            second[row, 0] = second[row, 0] * b2 + square * (1 - b2)
+        for d in range(dim):
+            first[row, d] = first[row, d] * b1 + total[d] * (1 - b1)
+            if not per_row:
+                second[row, d] = second[row, d] * b2 + total[d] * total[d] * (1 - b2)
+            spread = np.sqrt(second[row, 0 if per_row else d] / long) + eps
+            table[row, d] -= lr * (first[row, d] / short / spread + decay * table[row, d])
+
+
+def dense(touched: list[Touched]) -> Tensor:
+    """The gradient of every row, where one of the lookups was of all rows."""
+    whole = [t.grad for t in touched if t.ids is None]
+    total = torch.stack(whole).sum(0) if len(whole) > 1 else whole[0].clone()
+    for t in touched:
+        if t.ids is not None:
+            grads = t.grad if t.source is None else t.grad[t.source]
+            real = (t.ids >= 0).to(grads.dtype)
+            each = real if t.weight is None else real * t.weight
+            nowhere = torch.arange(len(real), device=real.device) % len(total)  # adds 0 there
+            at = torch.where(t.ids < 0, nowhere, t.ids)
+            total.index_add_(0, at, grads * each.unsqueeze(1))
+    return total

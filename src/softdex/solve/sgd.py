@@ -15,29 +15,38 @@ import torch
 from torch import Tensor, nn
 
 from softdex.encode.table import Table
-from softdex.index.contract import Index
+from softdex.index.contract import Index, overwrite
+from softdex.index.imi import Imi
 from softdex.interactions import Interactions
 from softdex.objective.softmax import BLOCK_CELLS
+from softdex.solve.compose import Loss
 from softdex.solve.loop import Probe, Progress, Schedule, pick_device
 from softdex.solve.probe import proposal_report
+from softdex.solve.replay import Replay
 from softdex.solve.rowwise import RowAdam
+from softdex.tables import say
 
 PROBE_USERS, PROBE_CELLS = 16, 10_000_000
+TUNED_USERS, RECALL = 500, 0.99  # for the search of the served index
 
 
 @dataclass(frozen=True)
 class Composition:
     """What is trained: an encoder, a scorer, the index that proposes, and a loss over them.
 
-    `loss(index, query, target, generator)` gives a loss per row; `query` is what the encoder made
-    of the users, so the loss does not know what a user is. `draws` is how many items it draws.
+    `query` is what the encoder made of the users, so the loss does not know what a user is.
+    `draws` is how many items it draws, for the whole batch if `shared`. A step takes events, or
+    with `targets` > 0 users with up to so many of their items, which are both what the encoder
+    reads and what it should find.
     """
 
     encoder: nn.Module
     scorer: nn.Module
     index: Index
-    loss: Callable[[Index, Any, Tensor, torch.Generator], Tensor]
+    loss: Loss
     draws: int
+    shared: bool = True
+    targets: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,8 +55,11 @@ class Settings:
 
     Attributes:
         batch_size, lr, decay: of each step; `decay` shrinks touched rows by lr * decay.
+        lr_end: what of `lr` is left in the last epoch; it falls evenly from the first on.
+        epochs: in which it falls.
         seed: decides initial vectors, order and draws.
         precision: "float32", or "bf16" for the matrix products.
+        refit_every: steps after which the index follows the scorer; 0 never.
     """
 
     batch_size: int = 2048
@@ -55,6 +67,9 @@ class Settings:
     decay: float = 0.0
     seed: int = 0
     precision: str = "float32"
+    refit_every: int = 0
+    lr_end: float = 1.0
+    epochs: int = 1
 
 
 class Job(NamedTuple):
@@ -87,52 +102,127 @@ class Job(NamedTuple):
         tables = {m for m in modules.modules() if isinstance(m, Table)}
         weights = sum(t.weight.nbytes for t in tables)
         past = sum(b.nbytes for b in modules.buffers()) - weights
-        batch = self.settings.batch_size
+        past += 3 * sum(t.nbytes for t in self.parts.index.state().values())
+        batch, targets = self.settings.batch_size, max(1, self.parts.targets)
         draws = self.parts.draws or max(1, min(log.num_items, BLOCK_CELLS // batch))
         weights += 0 if self.parts.draws else weights // 3  # all items: a dense gradient
-        rows = batch * 3 + draws
+        rows = batch * (2 + targets) + draws * (1 if self.parts.shared else batch)
         dim = max(t.dim for t in tables)
-        return 6 * weights + past + 24 * len(log) + 4 * (5 * batch * draws + 12 * rows * dim)
+        return 6 * weights + past + 24 * len(log) + 4 * (5 * batch * draws + 6 * rows * dim)
 
-    def probe(self, log: Interactions) -> Probe | None:
+    def probe(self, log: Interactions, trainer: Any) -> Probe | None:
         """How good the proposal is; a full softmax has none to report on."""
         if self.parts.draws == 0:
             return None
         most = max(1, min(PROBE_USERS, len(log), PROBE_CELLS // log.num_items))
         at = np.random.default_rng(self.settings.seed).choice(len(log), most, replace=False)
         device = pick_device(self.schedule.device)
-        users = torch.from_numpy(log.user[at].astype(np.int64)).to(device)
+        users = log.user[at].astype(np.int64)
         items = torch.from_numpy(log.item[at].astype(np.int64)).to(device)
 
         def report() -> dict[str, float]:
-            index = self.parts.index.to(device)
             generator = torch.Generator(device).manual_seed(self.settings.seed)
             with torch.no_grad():
-                query = self.encoder(users, leave_out=items)
-            return proposal_report(index, query, items, self.parts.draws, generator)
+                query = self.encoder(users, log.histories.take(users), leave_out=items)
+            return proposal_report(trainer.index, query, items, self.parts.draws, generator)
 
         return report
 
 
+class Batch(NamedTuple):
+    """Users (B,), what they should find, (B,) or (B, L) with -1 behind the end, and what each of
+    these counts in the loss."""
+
+    users: Tensor
+    target: Tensor
+    weight: Tensor
+
+
+class Events:
+    """Batches of events; an event counts by its weight."""
+
+    def __init__(self, log: Interactions, device: torch.device) -> None:
+        columns = (log.user, log.item) if log.weight is None else (log.user, log.item, log.weight)
+        self.columns = [torch.from_numpy(column.copy()).to(device) for column in columns]
+        self.size = len(log)
+
+    def batch(self, at: Tensor, generator: torch.Generator) -> Batch:
+        """The events of these numbers."""
+        user, item, *given = (column[at] for column in self.columns)
+        weight = given[0] if given else torch.ones_like(at, dtype=torch.float32)
+        return Batch(user.long(), item.long(), weight / weight.sum())
+
+
+class Histories:
+    """Batches of users, each with up to so many of their items, the loss a mean over all items.
+
+    Of a longer history a part is taken that begins at a random place of its shuffled items, and
+    counts for the whole.
+    """
+
+    def __init__(self, log: Interactions, most: int, seed: int, device: torch.device) -> None:
+        matrix = log.confidences[0]
+        length = np.diff(matrix.indptr)
+        row = np.repeat(np.arange(len(length)), length)
+        mixed = np.lexsort((np.random.default_rng(seed).random(len(row)), row))
+        users = np.flatnonzero(length)
+        columns = (users, matrix.indptr[users], length[users], matrix.indices[mixed])
+        taken = (torch.from_numpy(c.astype(np.int64)).to(device) for c in columns)
+        self.users, self.start, self.length, self.ids = taken
+        self.counts = torch.from_numpy(matrix.data[mixed].astype(np.float32)).to(device)
+        self.most, self.size = min(most, int(length.max())), len(users)
+        self.mean = float(matrix.sum()) / len(users)
+
+    def batch(self, at: Tensor, generator: torch.Generator) -> Batch:
+        """The users of these numbers. On a GPU always as wide, so that nothing waits for it."""
+        length = self.length[at].unsqueeze(1)
+        width = self.most if at.is_cuda else min(self.most, int(length.max()))
+        place = torch.arange(width, device=at.device)
+        begin = torch.rand(len(at), 1, generator=generator, device=at.device) * length
+        place = torch.where(length > width, begin.long() + place, place)
+        place = self.start[at].unsqueeze(1) + place % length
+        real = torch.arange(width, device=at.device) < length
+        target = torch.where(real, self.ids[place], -1)
+        scale = length / length.clamp(max=width) / (len(at) * self.mean)
+        return Batch(self.users[at], target, self.counts[place] * real * scale)
+
+
 class Trainer:
-    """Weights, optimisers and generator of one run, as one thing to save and restore."""
+    """Weights, optimisers, index and generator of one run, as one thing to save and restore."""
+
+    feed: Events | Histories
 
     def __init__(self, parts: Composition, settings: Settings, device: torch.device) -> None:
         self.parts, self.settings, self.device = parts, settings, device
         self.modules = nn.ModuleDict({"encoder": parts.encoder, "scorer": parts.scorer}).to(device)
         tables = dict.fromkeys(m for m in self.modules.modules() if isinstance(m, Table))
         self.index = parts.index.to(device)
-        self.optimizers = [RowAdam(t, settings.lr, decay=settings.decay) for t in tables]
+        self.lr = torch.tensor(settings.lr, device=device)
+        self.optimizers = [RowAdam(t, self.lr, decay=settings.decay) for t in tables]
+        dense = list(self.modules.parameters())
+        on_gpu = device.type == "cuda"
+        self.dense = (
+            torch.optim.AdamW(
+                dense, self.lr, weight_decay=settings.decay, capturable=on_gpu, fused=on_gpu
+            )
+            if dense
+            else None
+        )
         self.generator = torch.Generator(device).manual_seed(settings.seed + 1)
         self.total = torch.zeros((), dtype=torch.float64, device=device)
+        self.replay = Replay(self.step, self.generator) if on_gpu else None
 
     def read(self, log: Interactions) -> None:
         """Take the events of a log to the device."""
-        columns = (log.user, log.item) if log.weight is None else (log.user, log.item, log.weight)
-        self.events = [torch.from_numpy(column.copy()).to(self.device) for column in columns]
+        self.log = log
+        most, seed = self.parts.targets, self.settings.seed
+        if most:
+            self.feed = Histories(log, most, seed, self.device)
+        else:
+            self.feed = Events(log, self.device)
 
     def state(self) -> dict[str, Tensor]:
-        """Weights, moments, generator and the loss summed so far."""
+        """Weights, moments, index, generator and the loss summed so far."""
         state: dict[str, Tensor] = {}
         seen: set[int] = set()
         for name, tensor in self.modules.state_dict().items():
@@ -141,40 +231,91 @@ class Trainer:
             seen.add(tensor.data_ptr())
         for i, optimizer in enumerate(self.optimizers):
             state |= {f"optimizer.{i}.{n}": t for n, t in optimizer.state().items()}
+        state |= {f"dense.{n}": t for n, t in self._dense_state().items()}
+        state |= {f"index.{n}": t for n, t in self.index.state().items()}
         return state | {"generator": self.generator.get_state(), "total": self.total}
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Go back to a saved state."""
         self.modules.load_state_dict(_under("model.", state), strict=False)
         for i, optimizer in enumerate(self.optimizers):
-            head = f"optimizer.{i}."
-            optimizer.load(
-                {n.removeprefix(head): t for n, t in state.items() if n.startswith(head)}
-            )
+            optimizer.load(_under(f"optimizer.{i}.", state))
+        for name, tensor in self._dense_state().items():
+            tensor.copy_(state[f"dense.{name}"])
+        kept = {n: t.to(self.device) for n, t in _under("index.", state).items()}
+        made: Any = type(self.index)
+        overwrite(self.index, made(self.index.scorer, **kept))
         self.generator.set_state(state["generator"].cpu())
-        self.total = state["total"].to(self.device, torch.float64, copy=True)
+        self.total.copy_(state["total"])
+
+    def _dense_state(self) -> dict[str, Tensor]:
+        """Moments of the parameters that are no tables, made where there are none yet."""
+        if self.dense is None:
+            return {}
+        for group in self.dense.param_groups:
+            for parameter in group["params"]:
+                moments = self.dense.state[parameter]
+                if not moments:
+                    where = parameter.device if parameter.is_cuda else "cpu"
+                    moments["step"] = torch.zeros((), device=where)
+                    moments["exp_avg"] = torch.zeros_like(parameter)
+                    moments["exp_avg_sq"] = torch.zeros_like(parameter)
+        kept = enumerate(self.dense.state.values())
+        return {f"{i}.{name}": tensor for i, moments in kept for name, tensor in moments.items()}
 
     def run_epoch(self, progress: Progress, pause: Callable[[], None]) -> float:
         """The rest of an epoch, and its mean loss."""
-        for batch in _batches(len(self.events[0]), progress, self.settings, self.device):
-            user, item, *weight = (column[batch] for column in self.events)
-            self.step(user.long(), item.long(), *weight)
+        a_epoch = -(-self.feed.size // self.settings.batch_size)
+        every, lr_end = self.settings.refit_every, self.settings.lr_end
+        done = progress.epoch / max(1, self.settings.epochs - 1)
+        self.lr.fill_(self.settings.lr * (1 - (1 - lr_end) * min(1.0, done)))
+        for at in _batches(self.feed.size, progress, self.settings, self.device):
+            whole = len(at) == self.settings.batch_size
+            (self.replay if self.replay is not None and whole else self.step)(at)
             progress.step += 1
+            if every and (progress.epoch * a_epoch + progress.step) % every == 0:
+                self.refit()
             pause()
         loss = float(self.total) / max(1, progress.step)
-        self.total = torch.zeros_like(self.total)
+        self.total.zero_()
         return loss
 
-    def step(self, users: Tensor, items: Tensor, weight: Tensor | None = None) -> None:
-        """One batch; events count by their weight."""
+    @torch.no_grad()
+    def served(self) -> Index | None:
+        """The multi-index, if that proposed: for the vectors as they are, and tuned."""
+        if not isinstance(self.index, Imi):
+            return None
+        users = np.flatnonzero(self.log.user_counts)
+        users = np.random.default_rng(self.settings.seed).permutation(users)[:TUNED_USERS]
+        query = self.parts.encoder(users, self.log.histories.take(users))
+        generator = torch.Generator(self.device).manual_seed(self.settings.seed)
+        say(f"serving from the multi-index, tuned to a recall of {RECALL} of the exact lists")
+        return self.index.refit(generator=generator).tune(query, RECALL)
+
+    def refit(self) -> None:
+        """Let the index follow the scorer."""
+        overwrite(self.index, self.index.refit(generator=self.generator))
+
+    def step(self, at: Tensor) -> None:
+        """One batch: the events or users of these numbers."""
         bf16 = self.settings.precision == "bf16"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
-            query = self.parts.encoder(users, leave_out=items)
-            losses = self.parts.loss(self.index, query, items, self.generator).float()
-            loss = losses.mean() if weight is None else (losses * weight).sum() / weight.sum()
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False):
+            users, target, weight = self.feed.batch(at, self.generator)
+            penalty = None
+            if self.parts.targets:
+                query, penalty = self.parts.encoder.learn(target, self.generator)  # type: ignore[operator]
+            else:
+                query = self.parts.encoder(users, leave_out=target)
+            losses = self.parts.loss(self.index, query, target, self.generator).float()
+            loss = (losses * weight).sum()
+            if penalty is not None:
+                loss = loss + penalty.float().mean() / self.feed.mean  # type: ignore[union-attr]
         loss.backward()  # type: ignore[no-untyped-call]
         for optimizer in self.optimizers:
             optimizer.step()
+        if self.dense is not None:
+            self.dense.step()
+            self.dense.zero_grad()
         self.total += loss.detach()
 
 

@@ -1,0 +1,141 @@
+"""Fused: lookups and updates of table rows as single GPU kernels (Triton), nothing in between kept.
+
+Each does what its plain form does on a CPU: `Table.dots`, `Table.bag`, `RowAdam._update`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+ROWS = 16  # rows a program holds at a time
+REPEATS = 8  # lookups of one row that are added at a time
+
+
+@triton.jit
+def _dots(query, table, ids, out, n, dim, ROWS: tl.constexpr, WIDE: tl.constexpr):
+    row, column = tl.program_id(0), tl.arange(0, WIDE)
+    place = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    item = tl.load(ids + row * n + place, place < n, 0)
+    real = (place < n)[:, None] & (item >= 0)[:, None] & (column < dim)[None, :]
+    vectors = tl.load(table + item[:, None] * dim + column[None, :], real, 0.0)
+    own = tl.load(query + row * dim + column, column < dim, 0.0)
+    tl.store(out + row * n + place, tl.sum(vectors * own[None, :], 1), place < n)
+
+
+@triton.jit
+def _bags(
+    table, ids, weights, out, n, dim, STEP: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr
+):
+    row, part, column = tl.program_id(0), tl.program_id(1), tl.arange(0, WIDE)
+    total = tl.zeros((WIDE,), tl.float32)
+    for start in range(0, STEP, ROWS):
+        place = part * STEP + start + tl.arange(0, ROWS)
+        item = tl.load(ids + row * n + place, place < n, -1)
+        weight = tl.load(weights + row * n + place, place < n, 0.0)
+        real = (item >= 0)[:, None] & (column < dim)[None, :]
+        vectors = tl.load(table + item[:, None] * dim + column[None, :], real, 0.0)
+        total += tl.sum(vectors * weight[:, None], 0)
+    tl.store(out + (row * tl.num_programs(1) + part) * dim + column, total, column < dim)
+
+
+@triton.jit
+def _adam(
+    ids, source, weights, grads, table, age, first, second, n, dim, missing,
+    lr, log_b1, log_b2, eps, decay,
+    WEIGHTED: tl.constexpr, PER_ROW: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    here, column = tl.program_id(0), tl.arange(0, WIDE)
+    row = tl.load(ids + here)
+    before = tl.load(ids + here - 1, here > 0, -1)
+    if (row != before) & (row < missing):
+        inside = column < dim
+        base = row.to(tl.int64) * dim + column
+        t = tl.load(age + row) + 1
+        w = tl.load(table + base, inside, 0.0)
+        m = tl.load(first + base, inside, 0.0)
+        v = tl.load(second + (row + column * 0 if PER_ROW else base), inside, 0.0)
+        total = tl.zeros((WIDE,), tl.float32)
+        going = 1
+        place = here + tl.arange(0, ROWS)
+        while going > 0:
+            mine = (tl.load(ids + place, place < n, -1) == row) & (place < n)
+            at = tl.load(source + place, mine, 0)
+            each = tl.load(
+                grads + at[:, None] * dim + column[None, :], mine[:, None] & inside[None, :], 0.0
+            )
+            if WEIGHTED:
+                each = each * tl.load(weights + place, mine, 0.0)[:, None]
+            total += tl.sum(each, 0)
+            going = tl.min(mine.to(tl.int32), 0)
+            place += ROWS
+        square = total * total
+        if PER_ROW:
+            square = square * 0 + tl.sum(square, 0) / dim
+        b1, b2 = tl.exp(log_b1), tl.exp(log_b2)
+        m = m * b1 + total * (1 - b1)
+        v = v * b2 + square * (1 - b2)
+        aged = t.to(tl.float64)
+        spread = tl.sqrt(v / (1 - tl.exp(aged * log_b2)).to(tl.float32)) + eps
+        mean = m / (1 - tl.exp(aged * log_b1)).to(tl.float32)
+        tl.store(age + row, t)
+        tl.store(first + base, m, inside)
+        if PER_ROW:
+            tl.store(second + row, tl.max(v, 0))
+        else:
+            tl.store(second + base, v, inside)
+        tl.store(table + base, w - tl.load(lr) * (mean / spread + decay * w), inside)
+
+
+def dots(query: Tensor, table: Tensor, ids: Tensor) -> Tensor:
+    """Inner products (B, N) of queries (B, D) with the rows ids (B, N)."""
+    size, n = ids.shape
+    out = torch.empty(size, n, device=query.device)
+    dim = table.shape[1]
+    grid = (size, triton.cdiv(n, ROWS))
+    query, ids = query.float().contiguous(), ids.contiguous()
+    _dots[grid](query, table, ids, out, n, dim, ROWS, triton.next_power_of_2(dim))
+    return out
+
+
+def bags(table: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+    """Weighted sums (B, D) of the rows ids (B, N), -1 for none."""
+    (size, n), dim, step = ids.shape, table.shape[1], 8 * ROWS
+    parts = triton.cdiv(n, step)
+    out = torch.empty(size, parts, dim, device=table.device)
+    ids, weights = ids.contiguous(), weights.contiguous()
+    wide = triton.next_power_of_2(dim)
+    _bags[size, parts](table, ids, weights, out, n, dim, step, ROWS, wide)
+    return out.sum(1)
+
+
+def adam(
+    ids: Tensor,
+    source: Tensor,
+    weights: Tensor | None,
+    grads: Tensor,
+    tables: tuple[Tensor, Tensor, Tensor, Tensor],
+    lr: Tensor,
+    b1: float,
+    b2: float,
+    eps: float,
+    decay: float,
+) -> None:
+    """Adam on the rows of sorted ids (M,), each with the sum of its weighted gradients.
+
+    Ids as large as the table are nobody's. `source` (M,) says which row of `grads` belongs to an
+    id; `tables` are age, first and second moment, and weights.
+    """
+    age, first, second, table = tables
+    wide = triton.next_power_of_2(table.shape[1])
+    per_row = second.shape[1] == 1 and first.shape[1] > 1
+    _adam[(len(ids),)](
+        ids, source, ids if weights is None else weights, grads.contiguous(),
+        table, age, first, second, len(ids), table.shape[1], len(table),
+        lr, math.log(b1), math.log(b2), eps, decay,
+        weights is not None, per_row, REPEATS, wide, num_warps=max(1, wide // 128),
+    )  # fmt: skip

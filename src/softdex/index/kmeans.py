@@ -1,0 +1,52 @@
+"""K-means on tensors: Lloyd's steps for a fixed number of rounds, nothing waits for the device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BLOCK_CELLS = 2**24  # distances held at a time
+
+
+def seeds(points: Tensor, words: int, generator: torch.Generator | None = None) -> Tensor:
+    """Points to start from, (C, D): no point twice while there are enough."""
+    order = torch.randperm(len(points), generator=generator, device=points.device)
+    return points[order[torch.arange(words, device=points.device) % len(points)]]
+
+
+def lloyd(points: Tensor, words: Tensor, rounds: int) -> Tensor:
+    """Words (C, D) moved to the means of the points (N, D) nearest to them, so many times.
+
+    A word without points takes the place of the point that is farthest from its own word (the
+    second such word of the second farthest, and so on), unless every point is at its word.
+    """
+    for _ in range(rounds):
+        codes = nearest(points, words)
+        distance = (points - words[codes]).square().sum(1)
+        total = _sums(points, codes, len(words))
+        count = _sums(torch.ones_like(points[:, :1]), codes, len(words))
+        means = total / count.clamp(min=1)
+        words = torch.where(count > 0, means, words)
+        far = distance.topk(min(len(words), len(points)))
+        dead = count[:, 0] == 0
+        place = (dead.cumsum(0) - 1).clamp(0, len(far.values) - 1)
+        moved = dead & (far.values[place] > 1e-9 * points.square().sum(1).mean())
+        words = torch.where(moved[:, None], points[far.indices[place]], words)
+    return words
+
+
+def nearest(points: Tensor, words: Tensor) -> Tensor:
+    """The nearest word of each point, (N,)."""
+    size = max(1, BLOCK_CELLS // len(words))
+    length = words.square().sum(1)
+    blocks = torch.split(points, size)
+    return torch.cat([torch.addmm(length, b, words.T, alpha=-2).argmin(1) for b in blocks])
+
+
+def _sums(values: Tensor, codes: Tensor, words: int) -> Tensor:
+    """Sums by code, (C, D); on a GPU by sorting, since sums by atomics differ from run to run."""
+    if not values.is_cuda:
+        return values.new_zeros(words, values.shape[1]).index_add_(0, codes, values)
+    ordered, order = codes.sort(stable=True)
+    ends = torch.searchsorted(ordered, torch.arange(words + 1, device=codes.device))
+    return torch.segment_reduce(values[order], "sum", offsets=ends)

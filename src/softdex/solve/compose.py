@@ -1,0 +1,111 @@
+"""Compose: what proposes the negatives, by name, and the loss that uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from softdex.index.contract import Index
+from softdex.index.imi import build, popularity_weight
+from softdex.index.kernel import Kernel
+from softdex.index.popularity import Popularity
+from softdex.index.uniform import Uniform
+from softdex.interactions import Interactions
+from softdex.objective.binary import bce
+from softdex.objective.pairwise import bpr, dns, self_adversarial
+from softdex.objective.sampled import sampled_softmax
+from softdex.objective.softmax import log_mass
+from softdex.score import Product
+from softdex.tables import say
+
+CPU_WORK, GPU_WORK = 1e9, 1e11  # multiplications of a full softmax that a sampled step costs
+MANY = 1_000_000
+PROPOSALS = ("uniform", "popularity", "imi_uniform", "imi_popularity", "imi_exact", "kernel")
+Loss = Callable[[Index, Tensor, Tensor, torch.Generator], Tensor]
+"""(index, query, target, generator) -> loss of each target; target is (B,), or (B, P) with -1 where
+there is none (any loss there: its weight is 0)."""
+
+
+def proposal(
+    name: str,
+    scorer: Product,
+    train: Interactions,
+    *,
+    codewords: int = 64,
+    popularity: str = "log",
+    power: float = 0.5,
+    seed: int = 0,
+) -> Index:
+    """The index of this name over a scorer's items."""
+    counts = torch.tensor(train.item_counts)
+    if name == "uniform":
+        return Uniform(scorer)
+    if name == "popularity":
+        return Popularity(scorer, counts, power=power)
+    if name == "kernel":
+        return Kernel(scorer)
+    last = name.removeprefix("imi_")
+    weight = popularity_weight(counts, popularity, power) if last == "popularity" else None
+    generator = torch.Generator().manual_seed(seed)
+    return build(scorer, codewords=codewords, last=last, weight=weight, generator=generator)
+
+
+def is_shared(name: str) -> bool:
+    """Whether the draws of this proposal can serve a whole batch."""
+    return name in ("uniform", "popularity", "full")
+
+
+def automatic(items: int, dim: int, batch: int, device: torch.device) -> str:
+    """What to train against, by what a step would cost, with the reason said.
+
+    All items while their scores, gradients and updates cost no more than a sampled step; then
+    draws that the whole batch shares, if the batch is large; else, and where a few thousand
+    random items no longer show the good ones, the multi-index.
+    """
+    gpu = device.type == "cuda"
+    work, most = items * dim * (batch + 30), GPU_WORK if gpu else CPU_WORK
+    if work <= most:
+        name, why = "full", f"{items:,} items are few enough for the full softmax"
+    elif batch >= 1024 and items <= MANY:
+        name, why = "uniform", f"{items:,} items, and a batch of {batch:,} to share the draws"
+    else:
+        name, why = "imi_popularity", f"{items:,} items, a batch of {batch:,}: cost without items"
+    say(f"index: {name} ({why})")
+    return name
+
+
+def softmax_loss(scorer: Product) -> Loss:
+    """Against all items."""
+
+    def loss(index: Index, query: Tensor, target: Tensor, generator: torch.Generator) -> Tensor:
+        with torch.autocast(query.device.type, enabled=False):
+            query = query.float()
+            mass = log_mass(scorer.project(query), *scorer.everything())
+            own = scorer(query, target.view(len(query), -1))
+            return (mass.unsqueeze(1) - own).view(target.shape)
+
+    return loss
+
+
+def drawn_loss(
+    objective: str, scorer: Product, negatives: int, *, shared: bool, correct: str = "draws"
+) -> Loss:
+    """Against draws of the index; several targets a row (`correct="all"`) share them."""
+    pairwise = {"bpr": bpr, "bce": bce, "dns": dns, "self_adversarial": self_adversarial}
+
+    def loss(index: Index, query: Tensor, target: Tensor, generator: torch.Generator) -> Tensor:
+        draws = index.sample(query, negatives, generator=generator, shared=shared)
+        own = target.view(len(query), -1)
+        pos, neg = scorer(query, own), scorer(query, draws.ids)
+        if objective == "ssm":
+            logq = index.log_prob(query, own.clamp(min=0))
+            hit = draws.ids == own if correct == "draws" else None
+            flat = pos[:, 0] if target.ndim == 1 else pos
+            return sampled_softmax(
+                flat, neg, draws.logq, logq.view(target.shape), hit, correct=correct
+            )
+        return pairwise[objective](pos[:, 0], neg, draws.ids == own)
+
+    return loss

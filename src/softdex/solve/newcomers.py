@@ -1,0 +1,79 @@
+"""Newcomers: vectors for items that were not in training, by the softmax of the users there are."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from softdex.score import Product
+
+BLOCK = 256  # items solved for together
+ROUNDS = 60
+OTHERS = 20_000  # users without the items that stand for all such users
+
+
+def chosen_users(events: sp.csr_matrix, size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Users who have had a newcomer, some who have not, and what each of them stands for."""
+    met = np.zeros(size, bool)
+    met[events.indices] = True
+    others = np.flatnonzero(~met)
+    drawn = np.random.default_rng(seed).permutation(others)[:OTHERS]
+    users = np.append(np.flatnonzero(met), drawn)
+    share = len(others) / max(1, len(drawn))
+    return users, np.where(met[users], 1.0, share)
+
+
+def newcomers(
+    scorer: Product,
+    query: Tensor,
+    count: Tensor,
+    mass: Tensor,
+    events: sp.csr_matrix,
+    offsets: Tensor | None,
+) -> Tensor:
+    """Rows of the item table that make the events likely, everything else as it is.
+
+    With L_u the log mass of the items there are and s = score(u, x), a newcomer adds to the loss of
+    the full softmax
+
+        sum over users of (n_u + c_u) log(1 + exp(s_u - L_u)) - c_u s_u
+
+    and the vectors of the items there are say how a vector looks: normal, with their means and
+    variances.
+
+    Args:
+        scorer: the inner product that the items will be scored with.
+        query: what it multiplies with (U, D), projected.
+        count: events n of each user (U,).
+        mass: L (U,).
+        events: c, newcomers x users.
+        offsets: of the newcomers (M,), if the scorer has any.
+    """
+    known = scorer.items.weight
+    middle, spread = known.mean(0), known.var(0).clamp(min=1e-6)
+    found = []
+    for start in range(0, events.shape[0], BLOCK):
+        part = events[start : start + BLOCK].T.toarray().astype(np.float32)
+        own = torch.from_numpy(part).to(known.device)
+        x = middle.repeat(own.shape[1], 1).requires_grad_()
+        given = 0.0 if offsets is None else offsets[start : start + BLOCK]
+
+        def loss(x: Tensor = x, own: Tensor = own, given: Tensor | float = given) -> Tensor:
+            s = query @ scorer.directions(x).T + given
+            fit = (softplus(s - mass[:, None]) * (count[:, None] + own) - own * s).sum()
+            return fit + ((x - middle).square() / spread).sum() / 2
+
+        search = torch.optim.LBFGS([x], max_iter=ROUNDS, line_search_fn="strong_wolfe")
+
+        def closure() -> Tensor:
+            search.zero_grad()  # noqa: B023
+            value = loss()
+            value.backward()  # type: ignore[no-untyped-call]
+            return value
+
+        search.step(closure)  # type: ignore[no-untyped-call]
+        found.append(x.detach())
+    return torch.cat(found)

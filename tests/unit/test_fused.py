@@ -1,0 +1,167 @@
+"""The fused kernels equal the plain path, in Triton's interpreter: a process of its own, since
+Triton must know from its import on that it is to interpret."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from softdex.encode.table import Table
+from softdex.solve.rowwise import RowAdam, sorted_by_row
+
+Kernels = Callable[..., list[Tensor]]
+ROWS, DIM = 50, 20  # a width that is no power of two
+# lookups a row, width: one of each; whole blocks; parts of blocks; more than a program sums up
+SHAPES = pytest.mark.parametrize(("n", "dim"), [(1, 1), (16, 16), (37, 20), (150, 3)])
+
+
+def interpreted(name: str, arguments: tuple[Any, ...]) -> list[np.ndarray]:
+    """In the other process: call a kernel; its result, and the tensors it may have written to."""
+    fused = importlib.import_module("softdex.fused")
+    given = [_tensors(a) for a in arguments]
+    result = getattr(fused, name)(*given)
+    if result is not None:
+        return [result.numpy()]
+    return [t.numpy() for a in given if isinstance(a, tuple) for t in a]
+
+
+def _tensors(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_tensors, value))
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+def _arrays(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_arrays, value))
+    return value.detach().numpy() if isinstance(value, Tensor) else value
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Iterator[Kernels]:
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("triton is not installed: there are no fused kernels to test")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+
+            def call(name: str, *arguments: Any) -> list[Tensor]:
+                found = pool.submit(interpreted, name, _arrays(arguments)).result()
+                return [torch.from_numpy(array) for array in found]
+
+            yield call
+
+
+def draw(seed: int, dim: int = DIM) -> tuple[torch.Generator, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return generator, torch.randn(ROWS, dim, generator=generator)
+
+
+@SHAPES
+def test_dots_equal_the_plain_products_and_are_0_at_pads(
+    kernels: Kernels, n: int, dim: int
+) -> None:
+    generator, matrix = draw(n, dim)
+    query = torch.randn(4, dim, generator=generator)
+    ids = torch.randint(-1, ROWS, (4, n), generator=generator)
+    (ours,) = kernels("dots", query, matrix, ids)
+    plain = torch.einsum("bd,bnd->bn", query.double(), matrix.double()[ids]) * (ids >= 0)
+    assert torch.allclose(ours.double(), plain, atol=1e-5)
+
+
+@SHAPES
+def test_bags_equal_the_plain_sums_and_pass_over_pads(kernels: Kernels, n: int, dim: int) -> None:
+    generator, matrix = draw(n, dim)
+    ids = torch.randint(-1, ROWS, (4, n), generator=generator)
+    weights = torch.randn(4, n, generator=generator)
+    (ours,) = kernels("bags", matrix, ids, weights)
+    real = weights.double() * (ids >= 0)
+    plain = torch.einsum("bn,bnd->bd", real, matrix.double()[ids])
+    assert torch.allclose(ours.double(), plain, atol=1e-5)
+
+
+def test_lookups_that_lie_oddly_in_memory_are_read_right(kernels: Kernels) -> None:
+    generator, matrix = draw(0)
+    query = torch.randn(DIM, 4, generator=generator).T
+    ids = torch.randint(-1, ROWS, (9, 4), generator=generator).T
+    weights = torch.randn(9, 4, generator=generator).T
+    straight = [t.contiguous() for t in (query, ids, weights)]
+    for name, crooked, even in (
+        ("dots", (query, matrix, ids), (straight[0], matrix, straight[1])),
+        ("bags", (matrix, ids, weights), (matrix, *straight[1:])),
+    ):
+        assert torch.equal(kernels(name, *crooked)[0], kernels(name, *even)[0])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("per_row", [False, True])
+def test_adam_equals_the_plain_optimiser_over_steps(
+    kernels: Kernels, weighted: bool, per_row: bool
+) -> None:
+    """With pads, rows met once, and rows met more often than a program adds at a time."""
+    _, matrix = draw(0)
+    tables = [Table(matrix.clone()) for _ in range(2)]
+    plain, other = (RowAdam(t, 0.1, decay=0.3, per_row=per_row) for t in tables)
+    most = 0
+    for step in range(3):
+        for optimizer in (plain, other):
+            generator, table = torch.Generator().manual_seed(step), optimizer.table
+            many = torch.randint(-1, 3 + 15 * step, (6, 9), generator=generator)
+            few = torch.randint(-1, ROWS, (7,), generator=generator)
+            pull = torch.randn(7, DIM, generator=generator)
+            loss = (table(few) * pull).sum()
+            if weighted:
+                each = torch.randn(6, 9, generator=generator)
+                loss = loss + (table.bag(many, each) * pull[:6]).sum()
+            else:
+                loss = loss + (table(many) * pull[:6, None]).sum()
+            loss.backward()
+        plain.step()
+        lookups = sorted_by_row(tables[1].touched(), ROWS)
+        assert (lookups.weight is not None) == weighted
+        most = max(most, int(lookups.ids[lookups.ids < ROWS].bincount().max()))
+        law = other.lr, *other.betas, other.eps, other.decay
+        written = kernels("adam", *lookups, other._tables(), *law)
+        for kept, new in zip(other._tables(), written, strict=True):
+            kept.copy_(new)
+        for ours, theirs in zip(plain._tables(), other._tables(), strict=True):
+            assert torch.allclose(ours, theirs, rtol=2e-4, atol=1e-5)
+    assert most > 16
+
+
+def test_adam_of_pads_alone_changes_nothing(kernels: Kernels) -> None:
+    _, matrix = draw(0)
+    table = Table(matrix.clone())
+    optimizer = RowAdam(table, 0.1, decay=0.3)
+    table(torch.full((5,), -1)).sum().backward()
+    lookups = sorted_by_row(table.touched(), ROWS)
+    law = optimizer.lr, *optimizer.betas, optimizer.eps, optimizer.decay
+    written = kernels("adam", *lookups, optimizer._tables(), *law)
+    for before, after in zip(optimizer._tables(), written, strict=True):
+        assert torch.equal(before, after)
+
+
+def test_adam_at_a_great_age_still_equals_the_plain_one(kernels: Kernels) -> None:
+    """1 - b^t in single precision would be off for young rows, and must be 1 for old ones."""
+    _, matrix = draw(0)
+    table = Table(matrix.clone())
+    optimizer = RowAdam(table, 0.1)
+    optimizer.age[:25] = 100_000
+    optimizer.second[:] = 0.5
+    table(torch.arange(ROWS)).square().sum().backward()
+    lookups = sorted_by_row(table.touched(), ROWS)
+    law = optimizer.lr, *optimizer.betas, optimizer.eps, optimizer.decay
+    written = kernels("adam", *lookups, optimizer._tables(), *law)
+    table(torch.arange(ROWS)).square().sum().backward()
+    optimizer.step()
+    for ours, theirs in zip(optimizer._tables(), written, strict=True):
+        assert torch.allclose(ours, theirs, rtol=2e-4, atol=1e-5)
