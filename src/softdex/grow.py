@@ -116,7 +116,7 @@ def build_index(model: Model, kind: str, recall: float, k: int, codewords: int |
         raise SoftdexError(f"build_index: expected recall above 0 and up to 1, got {recall}.")
     words = codewords_for(len(model.items)) if codewords is None else codewords
     generator = torch.Generator(scorer.items.weight.device).manual_seed(0)
-    index = build(scorer, codewords=words, generator=generator)
+    index = build(scorer, codewords=words, residual=True, generator=generator)
     if alive is not None and not alive.all():
         index = index.delete((~alive).nonzero()[:, 0])
     users = np.flatnonzero(model.seen.lengths)

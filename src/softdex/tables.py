@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -97,6 +98,18 @@ def progress(steps: Iterable[T], what: str, total: int) -> Iterator[T]:
         return
     console = Console(file=sys.stderr)
     yield from track(steps, description=what, total=total, console=console, transient=True)
+
+
+def say_if_compiling(function: Any, what: str) -> None:
+    """Compiling takes seconds, once: tell the user what they wait for."""
+    if function.signatures:
+        return
+    code, place = function.py_func.__code__, Path(function.stats.cache_path or "")
+    source = Path(code.co_filename)
+    kept = place.glob(f"{source.stem}.{code.co_name}-{code.co_firstlineno}.*.nbi")
+    written = source.stat().st_mtime
+    if not any(path.stat().st_mtime >= written for path in kept):
+        say(f"compiling {what} for this machine, once (some seconds; it is kept on disk)")
 
 
 def parse_bytes(size: int | str) -> int:

@@ -379,8 +379,8 @@ def build(
 
 
 def codewords_for(items: int) -> int:
-    """Words a book for cells of about eight items."""
-    return int(min(512, max(2, round((items / 8) ** 0.5))))
+    """Words a book for cells of about a dozen items, a power of two."""
+    return 2 ** min(9, max(2, round(math.log2(max(items, 12) / 12) / 2)))
 
 
 def popularity_weight(counts: Tensor, kind: str = "log", power: float = 0.5) -> Tensor:

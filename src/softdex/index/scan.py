@@ -23,6 +23,7 @@ from numba.extending import intrinsic
 
 from softdex.errors import ShapeError
 from softdex.ragged import Ragged
+from softdex.tables import say_if_compiling
 
 REACH = 2.4  # of the deviations, in a direction, of a cell's items from their words: lifts the cell
 LEAST = np.float32(-3e38)  # every priority of a cell with items is above it
@@ -147,6 +148,7 @@ def scan(
     need = math.ceil(min(max(effort, k), len(lists.ids)))
     alike = _alike(query, lists.words[0])
     args = (query, lists, indptr, barred, allow, need, _steps(query.shape[1]), found, scores, alike)
+    say_if_compiling(_scan, "the search")
     threads = torch.get_num_threads()
     size = max(1, min(BATCH, len(query) // (4 * threads)))
     edges = [(i, min(i + size, len(query))) for i in range(0, len(query), size)]

@@ -12,7 +12,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from softdex.errors import SoftdexError
 from softdex.solve.normal_equations import Shared, Side
-from softdex.tables import say
+from softdex.tables import say_if_compiling
 
 STEPS = 4  # of conjugate gradients; scores are then within a percent of exact
 CHUNK = 32_768  # events a thread takes at a time
@@ -160,7 +159,7 @@ def _on_cpu(
     for row in torch.nonzero(lengths > LONG)[:, 0].tolist():
         y[row], part[row] = _long_row(side, row, values, pull, x, steps)
     arrays = [t.numpy() for t in (*side[:6], values, pull, x, y, part)]
-    _say_if_compiling()
+    say_if_compiling(_rows, "the solver")
     edges = _chunks(side.indptr.numpy())
     # numba's own number would start its pool, which resets that of torch
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
@@ -191,15 +190,6 @@ def _chunks(indptr: np.ndarray) -> list[tuple[int, int]]:
     wanted = np.arange(CHUNK, cost[-1] if rows else 0, CHUNK)
     edges = np.unique(np.concatenate([[0], np.searchsorted(cost, wanted), [rows]]))
     return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
-
-
-def _say_if_compiling() -> None:
-    """Compiling takes seconds, once: tell the user what they wait for."""
-    code, place = _rows.py_func.__code__, Path(_rows.stats.cache_path or "")
-    written = Path(__file__).stat().st_mtime
-    kept = place.glob(f"rows.{code.co_name}-{code.co_firstlineno}.*.nbi")
-    if not _rows.signatures and not any(path.stat().st_mtime >= written for path in kept):
-        say("compiling the solver for this machine, once (some seconds; it is kept on disk)")
 
 
 @numba.njit(nogil=True, fastmath=True, cache=True)

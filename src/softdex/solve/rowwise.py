@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from softdex.encode.table import Table, Touched, fused_for
+from softdex.tables import say_if_compiling
 
 WORTH_A_THREAD = 200_000  # numbers that a thread should have to add
 
@@ -168,6 +169,7 @@ def _on_cpu(
     ends = [0, *torch.searchsorted(ids, ids[cuts]).tolist(), len(ids)]
     weights = grads[:0, 0] if weight is None else weight
     arrays = [t.numpy() for t in (ids, source, weights, grads.contiguous(), *tables)]
+    say_if_compiling(_adam, "the optimiser")
     if threads == 1:
         _adam(*arrays, *law, 0, len(ids))  # type: ignore[call-arg]
         return
