@@ -14,7 +14,8 @@ from softdex.encode.table import Users
 from softdex.index.uniform import Uniform
 from softdex.objective.sampled import sampled_softmax
 from softdex.score import Dot
-from softdex.solve.sgd import Composition, Settings, Trainer
+from softdex.solve.compose import drawn_loss
+from softdex.solve.sgd import Batch, Composition, Settings, Trainer
 
 USERS, DIM, BATCH, DRAWS = 100_000, 64, 2048, 1000
 
@@ -24,21 +25,32 @@ def batch(items: int, device: str) -> tuple[Tensor, Tensor]:
     return users, torch.randint(items, (BATCH,), device=device)
 
 
+class Random:
+    """Events of random users and items."""
+
+    def __init__(self, items: int, device: str) -> None:
+        self.items, self.device = items, device
+
+    def batch(self, at: Tensor, generator: torch.Generator) -> Batch:
+        users, target = (
+            torch.randint(n, (BATCH,), device=self.device, generator=generator)
+            for n in (USERS, self.items)
+        )
+        return Batch(users, target, torch.full((BATCH,), 1 / BATCH, device=self.device))
+
+
 def ours(items: int, device: str) -> Callable[[], None]:
     scorer = Dot(torch.randn(items, DIM) * 0.1)
-
-    def loss(index: Uniform, query: Tensor, target: Tensor, generator: torch.Generator) -> Tensor:
-        draws = index.sample(query, DRAWS, generator=generator, shared=True)
-        own = target[:, None]
-        pos, neg = scorer(query, own)[:, 0], scorer(query, draws.ids)
-        logq = index.log_prob(query, own)[:, 0]
-        return sampled_softmax(pos, neg, draws.logq, logq, draws.ids == own)
-
-    encoder = Users(torch.randn(USERS, DIM) * 0.1)
-    parts = Composition(encoder, scorer, Uniform(scorer), loss, DRAWS)  # type: ignore[arg-type]
+    encoder, index = Users(torch.randn(USERS, DIM) * 0.1), Uniform(scorer)
+    parts = Composition(
+        encoder, scorer, index, drawn_loss("ssm", scorer, DRAWS, shared=True), DRAWS
+    )
     trainer = Trainer(parts, Settings(batch_size=BATCH), torch.device(device))
+    trainer.feed = Random(items, device)  # type: ignore[assignment]
     trainer.modules.train()
-    return lambda: trainer.step(*batch(items, device))
+    at = torch.arange(BATCH, device=device)
+    step = trainer.step if trainer.replay is None else trainer.replay
+    return lambda: step(at)
 
 
 def dense(items: int, device: str) -> Callable[[], None]:

@@ -268,6 +268,7 @@ class Imi:
         k = min(k, int(self.alive.sum()))
         best = self.search(query, k, effort=math.inf).ids
         effort, found = k / math.sqrt(2), 0.0
+        self.search(query, k, effort=k)  # compiles, and puts the lists in order
         say(f"  {'effort':>10}  {f'recall@{k}':>10}  {'queries/s':>10}", quiet=quiet)
         while found < recall and effort < self.num_items:
             effort *= math.sqrt(2)

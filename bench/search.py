@@ -1,0 +1,199 @@
+"""Recall@100 against queries a second, one thread: `scan` beside faiss, all by inner product.
+
+    python bench/search.py [VECTORS.npz] [ITEMS]
+
+VECTORS.npz holds `items` (I, D) and `queries` (B, D); without it a mixture of 10^6 (or ITEMS)
+vectors is drawn. Every index is built first; then all settings of all indexes are timed in turn,
+five times over, on one batch of all queries, and one query at a time where recall reaches .95.
+faiss's lists for inner products have cells by direction; `euclidean` gives it the cells of plain
+k-means, which are better here. Its multi-index knows no inner product: its vectors get one
+coordinate more that makes them equally long.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import torch
+
+from _harness import report, seconds
+from softdex.index.imi import build
+from softdex.index.scan import prepare, scan
+from softdex.score import Dot
+
+K, GOAL, QUERIES, REPEATS, SINGLE = 100, 0.95, 2000, 5, 300
+SLOWEST = 200  # queries a second: a curve ends there
+Search = Callable[[np.ndarray, float], np.ndarray]  # queries, setting -> ids
+STEPS = [2**j for j in range(17)]  # of nprobe, efSearch, or effort
+
+
+def mixture(items: int, dim: int = 64, centres: int = 2000) -> tuple[np.ndarray, np.ndarray]:
+    """Directions around Zipf-weighted centres; coordinate j has scale j^-1/2; log-normal norms."""
+    draw = np.random.default_rng(0)
+    scale = np.arange(1, dim + 1) ** -0.5
+    middle = draw.normal(size=(centres, dim)) * scale
+    weight = draw.permutation(1 / (np.arange(centres) + 10))
+
+    def some(n: int) -> np.ndarray:
+        which = draw.choice(centres, n, p=weight / weight.sum())
+        x = middle[which] + 0.5 * draw.normal(size=(n, dim)) * scale
+        return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+    vectors = some(items) * np.exp(0.3 * draw.normal(size=(items, 1)))
+    return vectors.astype(np.float32), some(QUERIES).astype(np.float32)
+
+
+def ours(items: np.ndarray, codewords: int) -> Search:
+    generator = torch.Generator().manual_seed(0)
+    made = build(
+        Dot(torch.from_numpy(items)), codewords=codewords, residual=True, generator=generator
+    )
+    ids = made.order.numpy()
+    lists = prepare(made.words.numpy(), made.starts.numpy(), ids, items[ids])
+    return lambda query, effort: scan(query, lists, K, effort)[0]
+
+
+def inverted(items: np.ndarray, cells: int, euclidean: bool) -> Search:
+    dim, product = items.shape[1], faiss.METRIC_INNER_PRODUCT
+    index: Any = faiss.index_factory(dim, f"IVF{cells},Flat", product)
+    if euclidean:
+        quantizer = faiss.IndexFlatL2(dim)
+        index = faiss.IndexIVFFlat(quantizer, dim, cells, product)
+        index.cp.spherical = False
+    index.train(items)
+    index.add(items)
+    if euclidean:
+        centres: Any = faiss.IndexFlatIP(dim)
+        centres.add(quantizer.reconstruct_n(0, cells))
+        centres.this.disown()
+        index.quantizer, index.own_fields = centres, True
+    return probing(index)
+
+
+def probing(index: Any) -> Search:
+    def search(query: np.ndarray, probes: float) -> np.ndarray:
+        index.nprobe = int(min(probes, index.nlist))
+        return index.search(query, K)[1]
+
+    return search
+
+
+def multi(items: np.ndarray) -> Search:
+    norms = np.square(items).sum(1, keepdims=True)
+    wide = np.hstack([items, np.sqrt(norms.max() - norms), np.zeros_like(norms)])
+    index = faiss.index_factory(wide.shape[1], "IMI2x8,Flat", faiss.METRIC_L2)
+    index.train(wide)
+    index.add(wide)
+    search = probing(index)
+    return lambda query, probes: search(np.pad(query, ((0, 0), (0, 2))), probes)
+
+
+def graph(items: np.ndarray) -> Search:
+    index: Any = faiss.index_factory(items.shape[1], "HNSW32", faiss.METRIC_INNER_PRODUCT)
+    index.add(items)
+
+    def search(query: np.ndarray, width: float) -> np.ndarray:
+        index.hnsw.efSearch = int(width)
+        return index.search(query, K)[1]
+
+    return search
+
+
+def recall(found: np.ndarray, best: np.ndarray) -> float:
+    return float(np.mean([np.isin(b, f).mean() for f, b in zip(found, best, strict=True)]))
+
+
+def at_goal(curve: list[dict[str, float]]) -> float | None:
+    """Queries a second at the goal, between the settings on either side of it."""
+    for low, high in pairwise(curve):
+        if low["recall"] < GOAL <= high["recall"]:
+            part = (GOAL - low["recall"]) / (high["recall"] - low["recall"])
+            return float(low["qps"] ** (1 - part) * high["qps"] ** part)
+    return None
+
+
+def single(search: Search, query: np.ndarray, setting: float) -> float:
+    """Median microseconds of a query asked alone."""
+    times = []
+    for j in range(min(SINGLE, len(query))):
+        began = time.perf_counter()
+        search(query[j : j + 1], setting)
+        times.append(time.perf_counter() - began)
+    return round(1e6 * float(np.median(times)), 1)
+
+
+def main() -> None:
+    path = next((Path(a) for a in sys.argv[1:] if a.endswith(".npz")), None)
+    count = next((int(a) for a in sys.argv[1:] if a.isdigit()), 10**6)
+    if path is None:
+        items, query = mixture(count)
+    else:
+        held = np.load(path)
+        items, query = (np.ascontiguousarray(held[n], np.float32) for n in ("items", "queries"))
+        query = query[np.random.default_rng(0).permutation(len(query))[:QUERIES]]
+    large = len(items) > 200_000
+    makers: dict[str, Callable[[], Search]] = {
+        f"scan {c}": partial(ours, items, c) for c in ((256, 512) if large else (64, 128))
+    }
+    for cells in (1024, 4096) if large else (256, 1024):
+        makers[f"IVF{cells},Flat"] = partial(inverted, items, cells, False)
+        makers[f"IVF{cells},Flat euclidean"] = partial(inverted, items, cells, True)
+    makers |= {"IMI2x8,Flat": partial(multi, items), "HNSW32": partial(graph, items)}
+    systems, built = {}, {}
+    for name, make in makers.items():
+        began = time.perf_counter()
+        systems[name] = make()
+        built[name] = round(time.perf_counter() - began, 1)
+        print(f"{name}: built in {built[name]} s", file=sys.stderr)
+    flat = faiss.IndexFlatIP(items.shape[1])
+    flat.add(items)
+    best = flat.search(query, K)[1]
+    torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
+    curves: dict[str, list[dict[str, float]]] = {name: [] for name in systems}
+    for name, search in systems.items():
+        for setting in STEPS[6:] if name.startswith("scan") else STEPS:
+            began = time.process_time()
+            found = recall(search(query, setting), best)
+            if found > 0.4:
+                curves[name].append({"setting": setting, "recall": round(found, 4), "qps": 0.0})
+            if found > 0.985 or len(query) / (time.process_time() - began) < SLOWEST:
+                break
+    points = [(systems[name], point) for name, curve in curves.items() for point in curve]
+    times = [[seconds(partial(s, query, p["setting"])) for s, p in points] for _ in range(REPEATS)]
+    for (_, point), spent in zip(points, np.median(times, axis=0), strict=True):
+        point["qps"] = round(len(query) / float(spent))
+    reached = {}
+    for name, curve in curves.items():
+        first = next((p["setting"] for p in curve if p["recall"] >= GOAL), None)
+        qps = at_goal(curve)
+        reached[name] = {
+            "qps": None if qps is None else round(qps),
+            "single_us": None if first is None else single(systems[name], query, first),
+            "single_setting": first,
+        }
+    report(
+        f"search {path.name if path else 'mixture'}",
+        f"{len(items):,} items of {items.shape[1]} dimensions, {len(query):,} queries, recall@{K}; "
+        f"one thread, median of {REPEATS} interleaved runs; reached: queries a second at recall "
+        f"{GOAL}, interpolated in log qps, and the median of single queries at the first setting "
+        "beyond it. mixture: directions = one of 2,000 Zipf-weighted Gaussian centres + 0.5 "
+        "Gaussian, coordinate j scaled by j^-1/2; item norms exp(0.3 normal), queries alike. "
+        "Settings: effort, nprobe, efSearch; a curve ends at recall .985 or at "
+        f"{SLOWEST} queries a second",
+        reached=reached,
+        build_seconds=built,
+        curves=curves,
+    )
+
+
+if __name__ == "__main__":
+    main()
