@@ -49,8 +49,8 @@ def ours(items: int, device: str) -> Callable[[], None]:
     trainer.feed = Random(items, device)  # type: ignore[assignment]
     trainer.modules.train()
     at = torch.arange(BATCH, device=device)
-    step = trainer.step if trainer.replay is None else trainer.replay
-    return lambda: step(at)
+    replay = trainer.replay
+    return lambda: trainer.step(at) if replay is None else replay(trainer.step, at)
 
 
 def dense(items: int, device: str) -> Callable[[], None]:

@@ -19,12 +19,14 @@ from softdex.index.imi import build, codewords_for
 from softdex.interactions import Interactions
 from softdex.keys import Keys, merge
 from softdex.objective.softmax import log_mass
+from softdex.options import fits
 from softdex.ragged import Ragged, group
 from softdex.score import Cosine, Dot
 from softdex.solve.fold_in import FoldIn
 from softdex.solve.newcomers import chosen_users, newcomers
 from softdex.solve.normal_equations import row_sums
 
+MOST_WORDS = 4096
 ASKED = 500  # users on whose queries an index is tuned
 
 
@@ -78,7 +80,7 @@ def add_items(model: Model, log: Interactions) -> None:
     if isinstance(model.encoder, FoldIn):
         rows = {"items": model.encoder.new_items(log.confidences[1])}
     else:
-        rows = _by_softmax(model, log.confidences[1])
+        rows = _by_softmax(model, log)
     keys, order = merge(model.items, log.items)
     place = np.argsort(order).astype(model.seen.ids.dtype)
     had = np.append(model.seen.ids, len(model.items) + log.item)
@@ -112,9 +114,11 @@ def build_index(model: Model, kind: str, recall: float, k: int, codewords: int |
         return
     if not isinstance(scorer, (Dot, Cosine)):
         raise SoftdexError(f"build_index: {model.recipe} has no vectors of items to put in cells.")
-    if not 0 < recall <= 1:
+    if not fits(recall, float) or not 0 < recall <= 1:
         raise SoftdexError(f"build_index: expected recall above 0 and up to 1, got {recall}.")
     words = codewords_for(len(model.items)) if codewords is None else codewords
+    if not fits(words, int) or not 1 <= words <= MOST_WORDS:
+        raise SoftdexError(f"build_index: expected codewords from 1 to {MOST_WORDS}, got {words}.")
     generator = torch.Generator(scorer.items.weight.device).manual_seed(0)
     index = build(scorer, codewords=words, residual=True, generator=generator)
     if alive is not None and not alive.all():
@@ -126,14 +130,20 @@ def build_index(model: Model, kind: str, recall: float, k: int, codewords: int |
     model.index = index.tune(query, recall, k)
 
 
-def _by_softmax(model: Model, events: sp.csr_matrix) -> dict[str, Tensor]:
-    """New rows of the scorer's tables."""
+def _by_softmax(model: Model, log: Interactions) -> dict[str, Tensor]:
+    """New rows of the scorer's tables; an event counts once, and for a VAE a pair does."""
     scorer, encoder = model.index.scorer, model.encoder
     if not isinstance(scorer, (Dot, Cosine)):
         raise SoftdexError(f"add_items: {model.recipe} has no vectors of items. Fit it again.")
+    shape = (log.num_items, len(model.users))
+    events = sp.csr_matrix((np.ones(len(log), np.float32), (log.item, log.user)), shape)
+    had = model.seen.lengths
+    if isinstance(encoder, Vae):
+        events.data[:] = 1
+        had = np.diff(model.seen.csr(len(model.items)).indptr)
     users, share = chosen_users(events, len(model.users))
-    count = torch.from_numpy(model.seen.lengths[users] * share).float()
-    offsets = _new_offsets(scorer, model.item_counts, np.diff(events.indptr))
+    count = torch.from_numpy(had[users] * share).float()
+    offsets = _new_offsets(scorer, model.item_counts, log.item_counts)
     device = scorer.items.weight.device
     with torch.no_grad():
         query = scorer.project(encoder(users, model.seen.take(users)))
@@ -153,7 +163,9 @@ def _new_offsets(scorer: Dot | Cosine, counts: np.ndarray, new: np.ndarray) -> T
         known = scorer.offsets(slice(0, len(counts)))
     if known is None:
         return None
-    slope, level = np.polyfit(np.log1p(counts), known.cpu().numpy(), 1)
+    slope, level = 0.0, float(known.mean())
+    if np.ptp(counts):
+        slope, level = np.polyfit(np.log1p(counts), known.cpu().numpy(), 1)
     return torch.from_numpy((slope * np.log1p(new) + level).astype(np.float32))
 
 

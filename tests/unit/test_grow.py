@@ -509,3 +509,28 @@ def test_items_added_to_a_trained_model_are_found_by_those_who_would_have_them(
     again = sdx.load(tmp_path / "grown.sdx")
     assert again.recommend(askers, k=12).to_pydict() == model.recommend(askers, k=12).to_pydict()
     assert again.info["added"] == {"items": 2}
+
+
+@pytest.mark.parametrize("name", ["ssm", "mult_vae"])
+def test_weights_that_are_all_alike_do_not_change_what_an_added_item_is(name: str) -> None:
+    draw = np.random.default_rng(0)
+    events = [(u, int(i)) for u in range(80) for i in draw.choice(15, 5, replace=False)]
+    options = {"dim": 8, "epochs": 5, "device": "cpu"}
+    found = []
+    for weight in (1.0, 50.0):
+        old, new = (
+            sdx.read([(u, i, 0, weight) for u, i in events if (i == 3) == late], weight=3)
+            for late in (False, True)
+        )
+        model = sdx.fit(name, old, **options)
+        model.add_items(new)
+        found.append(model.index.scorer.items.weight[model.items.rows([3], "t", "t")[0]])
+    assert torch.allclose(found[0], found[1], rtol=0.05, atol=0.02)
+
+
+@pytest.mark.parametrize("name", ["ssm", "mult_vae"])
+def test_an_item_can_be_added_to_a_model_of_one_item(name: str) -> None:
+    model = sdx.fit(name, sdx.read([(u, "only") for u in range(20)]), epochs=2, device="cpu")
+    model.add_items(sdx.read([(3, "new"), (4, "new")]))
+    found = model.recommend([7], k=2, exclude_seen=False).to_pydict()
+    assert set(found["item"]) == {"only", "new"}

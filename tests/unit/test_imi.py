@@ -487,8 +487,8 @@ def test_weights_by_popularity_are_above_zero_for_the_unseen() -> None:
         popularity_weight(counts, "counts")
 
 
-def test_there_are_words_for_about_eight_items_a_cell_within_bounds() -> None:
-    assert [codewords_for(n) for n in (1, 32, 8 * 100**2, 10**9)] == [2, 2, 100, 512]
+def test_there_are_words_for_about_a_dozen_items_a_cell_within_bounds() -> None:
+    assert [codewords_for(n) for n in (1, 200, 12 * 64**2, 10**6, 10**9)] == [4, 4, 64, 256, 512]
 
 
 def test_what_the_index_cannot_do_is_said() -> None:

@@ -122,6 +122,24 @@ def test_senseless_options_are_refused_before_any_work(
         mf(log, **bad)
 
 
+@pytest.mark.parametrize(("bad", "words"), [
+    ({"objective": "bpr", "index": "full"}, "bpr needs draws"),
+    ({"objective": "softmax", "index": "imi_popularity"}, "softmax takes all items"),
+    ({"objective": "bpr", "correct": "all"}, "correct= is for ssm"),
+    ({"power": -1.0}, "power of at least 0"),
+])  # fmt: skip
+def test_options_that_would_be_ignored_are_refused(
+    log: sdx.Interactions, bad: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(sdx.SoftdexError, match=f"mf: .*{words}"):
+        mf(log, **bad)
+
+
+def test_auto_never_gives_a_pairwise_loss_all_items(log: sdx.Interactions) -> None:
+    assert mf(log, objective="bpr", index="auto").parts.draws > 0
+    assert mf(log, objective="ssm", index="auto").parts.draws == 0
+
+
 # checkpoints
 
 

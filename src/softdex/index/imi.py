@@ -370,9 +370,11 @@ def build(
     cell = _all_cells(scorer, words, residual)
     logw = torch.zeros(scorer.num_items, device=device)
     if weight is not None:
-        if len(weight) != scorer.num_items or not bool((weight > 0).any()):
+        if len(weight) != scorer.num_items or not bool(
+            (weight > 0).any() & weight.isfinite().all()
+        ):
             raise SoftdexError(
-                f"imi: expected {scorer.num_items} weights, some above 0, got {len(weight)}."
+                f"imi: expected {scorer.num_items} finite weights, some above 0, got {len(weight)}."
             )
         logw = _floored(weight.to(device).double().log().float(), alive)
     made = Imi(scorer, words, cell, logw, alive, last=last, residual=residual)
@@ -466,6 +468,6 @@ def _at(values: Tensor, places: Tensor) -> Tensor:
 
 def _overlap(found: Tensor, best: Tensor) -> float:
     """The share of the best (B, K) that was found, rows without any left out."""
-    real = best >= 0
-    hit = (found.unsqueeze(1) == best.unsqueeze(2)).any(2) & real
-    return float(hit.sum() / real.sum().clamp(min=1))
+    rows = zip(found, best, strict=True)
+    hits = sum(int(torch.isin(b[b >= 0], f).sum()) for f, b in rows)
+    return hits / max(1, int((best >= 0).sum()))

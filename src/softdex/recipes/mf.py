@@ -119,7 +119,10 @@ def mf(
     """
     batch_size = min(8192, max(128, len(train) // 64)) if batch_size is None else batch_size
     if index == "auto":
-        index = automatic(train.num_items, dim, batch_size, pick_device(device))
+        softmax = objective in ("softmax", "ssm")
+        where = pick_device(device)
+        index = automatic(train.num_items, dim, batch_size, where, softmax=softmax)
+        index = "uniform" if objective == "softmax" else index
     shared = is_shared(index)
     negatives = (2000 if shared else 100) if negatives is None else negatives
     _check(locals())
@@ -150,7 +153,14 @@ def _check(given: Mapping[str, Any]) -> None:
     for name in POSITIVE:
         if given[name] <= 0:
             raise SoftdexError(f"mf: expected {name} > 0, got {given[name]}.")
-    for name in ("seed", "decay", "patience", "share"):
+    objective, index = given["objective"], given["index"]
+    if index == "full" and objective not in ("ssm", "softmax"):
+        raise SoftdexError(f"mf: {objective} needs draws, so index='full' is not for it.")
+    if objective == "softmax" and index not in ("uniform", "full"):
+        raise SoftdexError(f"mf: softmax takes all items and draws none: no index={index!r}.")
+    if given["correct"] != "draws" and objective != "ssm":
+        raise SoftdexError(f"mf: correct= is for ssm, {objective} corrects nothing.")
+    for name in ("seed", "decay", "patience", "power", "share"):
         if given[name] < 0 or (name == "share" and given[name] > 1):
             least = "from 0 to 1" if name == "share" else "of at least 0"
             raise SoftdexError(f"mf: expected {name} {least}, got {given[name]}.")

@@ -87,11 +87,11 @@ class Sweeps:
         self.users.weight.copy_(state["users"])
         self.items.weight.copy_(state["items"])
 
-    @torch.no_grad()
     def served(self) -> None:
         """Every item is scored."""
         return
 
+    @torch.no_grad()
     def run_epoch(self, progress: Progress, pause: Callable[[], None]) -> float:
         """The rest of a sweep, and the loss per event after it."""
         if progress.step == 0:

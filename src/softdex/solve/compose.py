@@ -49,7 +49,10 @@ def proposal(
     last = name.removeprefix("imi_")
     weight = popularity_weight(counts, popularity, power) if last == "popularity" else None
     generator = torch.Generator().manual_seed(seed)
-    return build(scorer, codewords=codewords, last=last, weight=weight, generator=generator)
+    return build(
+        scorer, codewords=codewords, last=last, weight=weight, residual=scorer.items.dim < 2,
+        generator=generator,
+    )  # fmt: skip
 
 
 def is_shared(name: str) -> bool:
@@ -57,18 +60,21 @@ def is_shared(name: str) -> bool:
     return name in ("uniform", "popularity", "full")
 
 
-def automatic(items: int, dim: int, batch: int, device: torch.device) -> str:
+def automatic(
+    items: int, dim: int, batch: int, device: torch.device, *, softmax: bool = True
+) -> str:
     """What to train against, by what a step would cost, with the reason said.
 
     All items while their scores, gradients and updates cost no more than a sampled step; then
     draws that the whole batch shares, if the batch is large; else, and where a few thousand
-    random items no longer show the good ones, the multi-index.
+    random items no longer show the good ones, the multi-index. Without `softmax` all items are no
+    choice.
     """
     gpu = device.type == "cuda"
     work, most = items * dim * (batch + 30), GPU_WORK if gpu else CPU_WORK
-    if work <= most:
+    if work <= most and softmax:
         name, why = "full", f"{items:,} items are few enough for the full softmax"
-    elif batch >= 1024 and items <= MANY:
+    elif (batch >= 1024 and items <= MANY) or work <= most:
         name, why = "uniform", f"{items:,} items, and a batch of {batch:,} to share the draws"
     else:
         name, why = "imi_popularity", f"{items:,} items, a batch of {batch:,}: cost without items"

@@ -53,7 +53,9 @@ def newcomers(
         offsets: of the newcomers (M,), if the scorer has any.
     """
     known = scorer.items.weight
-    middle, spread = known.mean(0), known.var(0).clamp(min=1e-6)
+    middle, spread = known.mean(0), known.var(0, correction=0).clamp(min=1e-6)
+    if len(known) < 2:
+        spread = torch.full_like(middle, 1 / len(middle))
     found = []
     for start in range(0, events.shape[0], BLOCK):
         part = events[start : start + BLOCK].T.toarray().astype(np.float32)

@@ -19,30 +19,29 @@ class Replay:
     """A step on batches of one size, recorded after a few. Everything it reads and writes must
     stay where it is in memory; random numbers come from `generator` and go on as if unrecorded."""
 
-    def __init__(self, step: Callable[[Tensor], None], generator: torch.Generator) -> None:
-        self.step, self.generator = step, generator
-        self.warm = 0
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator, self.warm = generator, 0
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self, at: Tensor) -> None:
-        """One step."""
+    def __call__(self, step: Callable[[Tensor], None], at: Tensor) -> None:
+        """One step, always the same one."""
         if self.warm < WARM:
-            self._aside(at)
+            self._aside(step, at)
             return
         if self.graph is None:
             self.at = at.clone()
             self.graph = torch.cuda.CUDAGraph()
             self.graph.register_generator_state(self.generator)
             with torch.cuda.graph(self.graph):
-                self.step(self.at)
+                step(self.at)
         self.at.copy_(at)
         self.graph.replay()
 
-    def _aside(self, at: Tensor) -> None:
+    def _aside(self, step: Callable[[Tensor], None], at: Tensor) -> None:
         """On a stream of its own, as a recording will be."""
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            self.step(at)
+            step(at)
         torch.cuda.current_stream().wait_stream(side)
         self.warm += 1

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from softdex.encode.table import Table
+from softdex.errors import DataError
 from softdex.index.contract import Index, overwrite
 from softdex.index.imi import Imi
 from softdex.interactions import Interactions
@@ -93,6 +94,8 @@ class Job(NamedTuple):
         """The run, ready to start."""
         trainer = Trainer(self.parts, self.settings, pick_device(self.schedule.device))
         trainer.read(log)
+        if self.settings.refit_every:  # an earlier model may have given other vectors
+            trainer.refit()
         return trainer
 
     def memory(self, log: Interactions) -> int:
@@ -172,6 +175,8 @@ class Histories:
         self.counts = torch.from_numpy(matrix.data[mixed].astype(np.float32)).to(device)
         self.most, self.size = min(most, int(length.max())), len(users)
         self.mean = float(matrix.sum()) / len(users)
+        if not self.mean > 0:
+            raise DataError("fit: the events weigh 0 together. Give some of them a weight above 0.")
 
     def batch(self, at: Tensor, generator: torch.Generator) -> Batch:
         """The users of these numbers. On a GPU always as wide, so that nothing waits for it."""
@@ -210,7 +215,7 @@ class Trainer:
         )
         self.generator = torch.Generator(device).manual_seed(settings.seed + 1)
         self.total = torch.zeros((), dtype=torch.float64, device=device)
-        self.replay = Replay(self.step, self.generator) if on_gpu else None
+        self.replay = Replay(self.generator) if on_gpu else None
 
     def read(self, log: Interactions) -> None:
         """Take the events of a log to the device."""
@@ -271,7 +276,10 @@ class Trainer:
         self.lr.fill_(self.settings.lr * (1 - (1 - lr_end) * min(1.0, done)))
         for at in _batches(self.feed.size, progress, self.settings, self.device):
             whole = len(at) == self.settings.batch_size
-            (self.replay if self.replay is not None and whole else self.step)(at)
+            if self.replay is not None and whole:
+                self.replay(self.step, at)
+            else:
+                self.step(at)
             progress.step += 1
             if every and (progress.epoch * a_epoch + progress.step) % every == 0:
                 self.refit()
@@ -283,7 +291,7 @@ class Trainer:
     @torch.no_grad()
     def served(self) -> Index | None:
         """The multi-index, if that proposed: for the vectors as they are, and tuned."""
-        if not isinstance(self.index, Imi):
+        if not isinstance(self.index, Imi) or not self.parts.draws:
             return None
         users = np.flatnonzero(self.log.user_counts)
         users = np.random.default_rng(self.settings.seed).permutation(users)[:TUNED_USERS]
