@@ -597,3 +597,14 @@ def test_a_query_of_half_precision_finds_what_its_numbers_find() -> None:
     half = query.bfloat16()
     found, same = (index.search(q, 5, effort=20).ids for q in (half, half.float()))
     assert torch.equal(found, same)
+
+
+def test_the_filter_of_some_queries_keeps_their_lists() -> None:
+    lists = Ragged(np.array([0, 2, 2, 5]), np.array([4, 9, 1, 2, 3], np.int32))
+    allow = torch.ones(10, dtype=torch.bool)
+    part = imi._of_rows(Filter(lists, allow), 2, 9)
+    assert part is not None
+    assert part.exclude is not None
+    assert part.exclude[0].tolist() == [1, 2, 3]
+    assert part.allow is allow
+    assert imi._of_rows(None, 0, 2) is None

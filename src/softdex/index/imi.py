@@ -27,6 +27,7 @@ LAST = ("uniform", "popularity", "exact")
 SAMPLE = 256  # points a word that the codebooks are trained on
 ROUNDS, WARM_ROUNDS = 25, 4
 FLOOR = 14.0  # no weight is more than exp(14) = 10^6 times smaller than the largest
+CELL_BYTES = 28  # what a (query, cell) pair takes while cells are ranked
 BLOCK = 2**24  # (query, cell) scores held at a time
 ITEMS = 2**20  # items assigned to cells at a time
 
@@ -199,6 +200,17 @@ class Imi:
             lists = self._lists()
             found = scan(projected.numpy(), lists, k, enough, exclude=exclude, allow=mask)
             return Hits(*map(torch.from_numpy, found))
+        rows = max(1, max_memory // (CELL_BYTES * len(self.logmass)))
+        if len(projected) > rows:
+            starts = range(0, len(projected), rows)
+            parts = [
+                self.search(
+                    query[i : i + rows], k, filter=_of_rows(filter, i, i + rows), effort=effort,
+                    max_memory=max_memory,
+                )
+                for i in starts
+            ]  # fmt: skip
+            return Hits(*(torch.cat(found) for found in zip(*parts, strict=True)))
         opened = self._opened(projected, enough, filter)
 
         def blocks() -> Iterator[tuple[int, Tensor]]:
@@ -464,6 +476,14 @@ def _within(cumulative: Tensor, starts: Tensor) -> Tensor:
 def _at(values: Tensor, places: Tensor) -> Tensor:
     """Values (I,) or (B, I) at places (N,) or (B, N)."""
     return values[places] if values.ndim == 1 else values.gather(1, places.expand(len(values), -1))
+
+
+def _of_rows(filter: Filter | None, start: int, stop: int) -> Filter | None:
+    """The filter of some of the queries."""
+    if filter is None or filter.exclude is None:
+        return filter
+    rows = np.arange(start, min(stop, len(filter.exclude)))
+    return Filter(filter.exclude.take(rows), filter.allow)
 
 
 def _overlap(found: Tensor, best: Tensor) -> float:

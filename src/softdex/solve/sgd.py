@@ -7,6 +7,7 @@ for the device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -270,6 +271,10 @@ class Trainer:
 
     def run_epoch(self, progress: Progress, pause: Callable[[], None]) -> float:
         """The rest of an epoch, and its mean loss."""
+        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+            return self._run_epoch(progress, pause)
+
+    def _run_epoch(self, progress: Progress, pause: Callable[[], None]) -> float:
         a_epoch = -(-self.feed.size // self.settings.batch_size)
         every, lr_end = self.settings.refit_every, self.settings.lr_end
         done = progress.epoch / max(1, self.settings.epochs - 1)
