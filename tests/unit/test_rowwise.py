@@ -134,3 +134,21 @@ def test_an_optimiser_goes_on_from_its_state_bit_by_bit() -> None:
 def test_the_state_of_a_row_statistic_is_one_number_a_row(per_row: bool) -> None:
     table = Table(torch.zeros(ROWS, DIM))
     assert RowAdam(table, 0.1, per_row=per_row).second.shape == (ROWS, 1 if per_row else DIM)
+
+
+@pytest.mark.parametrize("per_row", [False, True])
+def test_the_plain_update_is_that_of_the_compiled_one(per_row: bool) -> None:
+    """What runs where neither compiled code nor fused kernels do."""
+    start = torch.randn(ROWS, DIM, dtype=torch.float64)
+    tables = [Table(start.clone()) for _ in range(2)]
+    compiled, plain = (RowAdam(t, 0.1, decay=0.2, per_row=per_row) for t in tables)
+    for seed in range(4):
+        ids = torch.randint(-1, ROWS, (3, 5), generator=torch.Generator().manual_seed(seed))
+        for table in tables:
+            (table(ids) * (ids >= 0).unsqueeze(2)).square().sum().backward()
+        compiled.step()
+        lookups = sorted_by_row(plain.table.touched(), ROWS)
+        with torch.no_grad():
+            plain._update(*summed(lookups, ROWS))
+    for ours, theirs in zip(compiled._tables(), plain._tables(), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-7)

@@ -126,6 +126,30 @@ class Flat:
             yield start, scores
 
 
+class Exact:
+    """Score and search of an index whose structure only draws: every item is scored."""
+
+    scorer: Any
+    alive: Tensor
+
+    def score(self, query: Any, ids: Tensor) -> Tensor:
+        """Scores (B, N)."""
+        return self.scorer(query, ids)
+
+    def search(
+        self,
+        query: Any,
+        k: int,
+        *,
+        filter: Filter | None = None,
+        effort: float | None = None,
+        max_memory: int = MAX_MEMORY,
+    ) -> Hits:
+        """Exact: see `Flat.search`."""
+        flat = Flat(self.scorer, self.alive)
+        return flat.search(query, k, filter=filter, effort=effort, max_memory=max_memory)
+
+
 def ranked(blocks: Iterable[tuple[int, Tensor]], k: int, filter: Filter | None) -> Hits:
     """The top k over blocks of scores (B, n), each with the row of its first item."""
     if k < 1:

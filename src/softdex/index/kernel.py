@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from softdex.errors import ShapeError
-from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, edited
-from softdex.index.flat import Flat
+from softdex.index.contract import Draws, edited
+from softdex.index.flat import Exact
 from softdex.score import Product
 
 GATHER = 24  # fetching one item's vector costs about as much as scoring this many in a row
@@ -19,7 +19,7 @@ FLOATS = 2**24  # what a tile of draws may hold at a time
 
 
 @final
-class Kernel:
+class Kernel(Exact):
     """q(i | u) in proportion to alpha * (z.x_i)^2 + 1 over living items, z and x_i the vectors.
 
     Items lie in blocks of neighbouring ids. The kernel is quadratic, so a block's mass needs only
@@ -61,23 +61,6 @@ class Kernel:
         expected = (len(self._living), self._pairs.shape[1])
         if self.gram.shape != expected:
             raise ShapeError(f"Kernel: expected gram {expected}, got {tuple(self.gram.shape)}.")
-
-    def score(self, query: Any, ids: Tensor) -> Tensor:
-        """Scores (B, N)."""
-        return self.scorer(query, ids)
-
-    def search(
-        self,
-        query: Any,
-        k: int,
-        *,
-        filter: Filter | None = None,
-        effort: float | None = None,
-        max_memory: int = MAX_MEMORY,
-    ) -> Hits:
-        """Exact: see `Flat.search`."""
-        flat = Flat(self.scorer, self.alive)
-        return flat.search(query, k, filter=filter, effort=effort, max_memory=max_memory)
 
     @torch.no_grad()
     def sample(

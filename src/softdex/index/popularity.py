@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from softdex.errors import ShapeError
-from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, edited
-from softdex.index.flat import Flat
+from softdex.index.contract import Draws, edited
+from softdex.index.flat import Exact
 from softdex.score import Scorer
 
 
 @final
-class Popularity:
+class Popularity(Exact):
     """q(i | u) = (count_i + smooth)^power / sum over living items.
 
     Counts are smoothed so that every item can be drawn, and summed in float64: in float32 the
@@ -43,23 +43,6 @@ class Popularity:
         self._cdf = weight.cumsum(0)
         self._logq = (weight.log() - self._cdf[-1].log()).float()
         self._last = self.alive.nonzero()[-1, 0]
-
-    def score(self, query: Any, ids: Tensor) -> Tensor:
-        """Scores (B, N)."""
-        return self.scorer(query, ids)
-
-    def search(
-        self,
-        query: Any,
-        k: int,
-        *,
-        filter: Filter | None = None,
-        effort: float | None = None,
-        max_memory: int = MAX_MEMORY,
-    ) -> Hits:
-        """Exact: see `Flat.search`."""
-        flat = Flat(self.scorer, self.alive)
-        return flat.search(query, k, filter=filter, effort=effort, max_memory=max_memory)
 
     def sample(
         self, query: Any, n: int, *, generator: torch.Generator | None = None, shared: bool = False

@@ -8,36 +8,19 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor
 
-from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, edited
-from softdex.index.flat import Flat
+from softdex.index.contract import Draws, edited
+from softdex.index.flat import Exact
 from softdex.score import Scorer
 
 
 @final
-class Uniform:
+class Uniform(Exact):
     """q(i | u) = 1 / living items. Search is flat: a static proposal knows no neighbourhood."""
 
     def __init__(self, scorer: Scorer, alive: Tensor | None = None) -> None:
         self.scorer, self.num_items = scorer, scorer.num_items
         self.alive = torch.ones(self.num_items, dtype=torch.bool) if alive is None else alive
         self._living = self.alive.nonzero()[:, 0]
-
-    def score(self, query: Any, ids: Tensor) -> Tensor:
-        """Scores (B, N)."""
-        return self.scorer(query, ids)
-
-    def search(
-        self,
-        query: Any,
-        k: int,
-        *,
-        filter: Filter | None = None,
-        effort: float | None = None,
-        max_memory: int = MAX_MEMORY,
-    ) -> Hits:
-        """Exact: see `Flat.search`."""
-        flat = Flat(self.scorer, self.alive)
-        return flat.search(query, k, filter=filter, effort=effort, max_memory=max_memory)
 
     def sample(
         self, query: Any, n: int, *, generator: torch.Generator | None = None, shared: bool = False

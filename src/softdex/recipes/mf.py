@@ -14,14 +14,7 @@ from softdex.encode.table import Users
 from softdex.errors import SoftdexError, choose
 from softdex.interactions import Interactions
 from softdex.score import Cosine, Dot
-from softdex.solve.compose import (
-    PROPOSALS,
-    automatic,
-    drawn_loss,
-    is_shared,
-    proposal,
-    softmax_loss,
-)
+from softdex.solve.compose import PROPOSALS, against, automatic, is_shared
 from softdex.solve.loop import Schedule, pick_device
 from softdex.solve.sgd import Composition, Job, Settings
 
@@ -123,8 +116,7 @@ def mf(
         where = pick_device(device)
         index = automatic(train.num_items, dim, batch_size, where, softmax=softmax)
         index = "uniform" if objective == "softmax" else index
-    shared = is_shared(index)
-    negatives = (2000 if shared else 100) if negatives is None else negatives
+    negatives = (2000 if is_shared(index) else 100) if negatives is None else negatives
     _check(locals())
     generator = torch.Generator().manual_seed(seed)
     scale = 0.3 if score == "cosine" else 0.1
@@ -134,16 +126,10 @@ def mf(
     )
     scorer = _scorer(score, items, temperature, prior * np.log1p(train.item_counts))
     made = _encoder(encoder, train, users, scorer, share, max_history)
-    full = objective == "softmax" or (objective == "ssm" and index == "full")
-    named = "uniform" if index == "full" else index
-    proposed = proposal(named, scorer, train, codewords=codewords, power=power, seed=seed)
-    if full:
-        loss = softmax_loss(scorer)
-    else:
-        loss = drawn_loss(objective, scorer, negatives, shared=shared, correct=correct)
+    rest = {"codewords": codewords, "power": power, "seed": seed}
+    chosen = against(index, objective, scorer, train, negatives, correct=correct, **rest)
     settings = Settings(batch_size, lr, decay, seed, precision, refit_every)
-    parts = Composition(made, scorer, proposed, loss, 0 if full else negatives, shared)
-    return Job(parts, settings, Schedule(epochs, patience, device))
+    return Job(Composition(made, scorer, *chosen), settings, Schedule(epochs, patience, device))
 
 
 def _check(given: Mapping[str, Any]) -> None:

@@ -11,14 +11,7 @@ from softdex.encode.history import Vae
 from softdex.errors import SoftdexError, choose
 from softdex.interactions import Interactions
 from softdex.score import Dot
-from softdex.solve.compose import (
-    PROPOSALS,
-    automatic,
-    drawn_loss,
-    is_shared,
-    proposal,
-    softmax_loss,
-)
+from softdex.solve.compose import PROPOSALS, against, automatic
 from softdex.solve.loop import Schedule, pick_device
 from softdex.solve.sgd import Composition, Job, Settings
 
@@ -133,17 +126,8 @@ def vae(
         beta=beta,
         anneal=anneal,
     )
-    full, shared = index == "full", is_shared(index)
-    named = "uniform" if full else index
-    proposed = proposal(
-        named, scorer, train, codewords=codewords, popularity=popularity, power=power, seed=seed
-    )
-    if full:
-        loss = softmax_loss(scorer)
-    else:
-        loss = drawn_loss("ssm", scorer, negatives, shared=shared, correct="all")
+    rest = {"codewords": codewords, "popularity": popularity, "power": power, "seed": seed}
+    chosen = against(index, "ssm", scorer, train, negatives, correct="all", **rest)
     settings = Settings(batch_size, lr, decay, seed, precision, refit_every, lr_end, epochs)
-    parts = Composition(
-        encoder, scorer, proposed, loss, 0 if full else negatives, shared, targets=max_history
-    )
+    parts = Composition(encoder, scorer, *chosen, targets=max_history)
     return Job(parts, settings, Schedule(epochs, patience, device))

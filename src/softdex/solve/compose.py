@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,6 +54,45 @@ def proposal(
         scorer, codewords=codewords, last=last, weight=weight, residual=scorer.items.dim < 2,
         generator=generator,
     )  # fmt: skip
+
+
+class Against(NamedTuple):
+    """What targets are trained against: the index that proposes, the loss, draws a query (0: all
+    items), and whether a batch shares them."""
+
+    proposed: Index
+    loss: Loss
+    draws: int
+    shared: bool
+
+
+def against(
+    name: str,
+    objective: str,
+    scorer: Product,
+    train: Interactions,
+    negatives: int,
+    *,
+    correct: str = "draws",
+    **options: Any,
+) -> Against:
+    """An objective against draws of the index of this name, or all items.
+
+    Args:
+        name: one of PROPOSALS, or `full`.
+        objective: `softmax`, `ssm`, `bpr`, `bce`, `dns` or `self_adversarial`.
+        scorer: an inner product.
+        train: for how often items occur.
+        negatives: draws.
+        correct: how `ssm` corrects for the proposal.
+        options: of `proposal`.
+    """
+    made = proposal("uniform" if name == "full" else name, scorer, train, **options)
+    if objective == "softmax" or name == "full":
+        return Against(made, softmax_loss(scorer), 0, True)
+    shared = is_shared(name)
+    loss = drawn_loss(objective, scorer, negatives, shared=shared, correct=correct)
+    return Against(made, loss, negatives, shared)
 
 
 def is_shared(name: str) -> bool:

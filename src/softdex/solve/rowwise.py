@@ -56,7 +56,7 @@ class RowAdam:
         elif touched:
             lookups = sorted_by_row(touched, len(self.table))
             law = *self.betas, self.eps, self.decay
-            if not self.table.weight.is_cuda:
+            if self.table.weight.device.type == "cpu":
                 _on_cpu(lookups, self._tables(), (float(self.lr), *law))
             elif (fused := fused_for(self.table.weight)) is not None:
                 fused.adam(*lookups, self._tables(), self.lr, *law)
