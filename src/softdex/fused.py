@@ -1,6 +1,7 @@
 """Fused: lookups and updates of table rows as single GPU kernels (Triton), nothing in between kept.
 
-Each does what its plain form does on a CPU: `Table.dots`, `Table.bag`, `RowAdam._update`.
+Each does what its plain form does on a CPU: `Table.dots`, `Table.bag`, `RowAdam._update`,
+`kmeans.nearest`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 
 ROWS = 16  # rows a program holds at a time
 REPEATS = 8  # lookups of one row that are added at a time
+POINTS, WORDS, COLUMNS = 128, 64, 32  # of a product of points and words
 
 
 @triton.jit
@@ -91,6 +93,38 @@ def _adam(
         tl.store(table + base, w - tl.load(lr) * (mean / spread + decay * w), inside)
 
 
+@triton.jit
+def _nearest(
+    points, words, length, out, n, size, dim, stride, word_stride,
+    POINTS: tl.constexpr, WORDS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * POINTS + tl.arange(0, POINTS)
+    least = tl.full((POINTS,), float("inf"), tl.float32)
+    code = tl.zeros((POINTS,), tl.int32)
+    for first in range(0, size, WORDS):
+        word = first + tl.arange(0, WORDS)
+        dot = tl.zeros((POINTS, WORDS), tl.float32)
+        for start in range(0, dim, COLUMNS):
+            column = start + tl.arange(0, COLUMNS)
+            inside = column < dim
+            x = tl.load(
+                points + row[:, None] * stride + column[None, :],
+                (row < n)[:, None] & inside[None, :],
+                0.0,
+            )
+            w = tl.load(
+                words + word[None, :] * word_stride + column[:, None],
+                (word < size)[None, :] & inside[:, None],
+                0.0,
+            )
+            dot += tl.dot(x, w, input_precision="tf32x3")
+        far = tl.load(length + word, word < size, float("inf"))[None, :] - 2 * dot
+        here = tl.min(far, 1)
+        code = tl.where(here < least, first + tl.argmin(far, 1), code)
+        least = tl.minimum(least, here)
+    tl.store(out + row, code.to(tl.int64), row < n)
+
+
 def dots(query: Tensor, table: Tensor, ids: Tensor) -> Tensor:
     """Inner products (B, N) of queries (B, D) with the rows ids (B, N)."""
     size, n = ids.shape
@@ -111,6 +145,16 @@ def bags(table: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
     wide = triton.next_power_of_2(dim)
     _bags[size, parts](table, ids, weights, out, n, dim, step, ROWS, wide)
     return out.sum(1)
+
+
+def nearest(points: Tensor, words: Tensor) -> Tensor:
+    """The nearest of words (C, D) of each point (N, D); rows may lie apart."""
+    out = torch.empty(len(points), dtype=torch.int64, device=points.device)
+    _nearest[(triton.cdiv(len(points), POINTS),)](
+        points, words, words.square().sum(1), out, len(points), *words.shape,
+        points.stride(0), words.stride(0), POINTS, WORDS, COLUMNS,
+    )  # fmt: skip
+    return out
 
 
 def adam(

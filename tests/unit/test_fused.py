@@ -27,6 +27,8 @@ def interpreted(name: str, arguments: tuple[Any, ...]) -> list[np.ndarray]:
     """In the other process: call a kernel; its result, and the tensors it may have written to."""
     fused = importlib.import_module("softdex.fused")
     given = [_tensors(a) for a in arguments]
+    if name == "nearest":
+        given = [torch.cat([a, a], 1)[:, : a.shape[1]] for a in given]  # rows that lie apart
     result = getattr(fused, name)(*given)
     if result is not None:
         return [result.numpy()]
@@ -165,3 +167,13 @@ def test_adam_at_a_great_age_still_equals_the_plain_one(kernels: Kernels) -> Non
     optimizer.step()
     for ours, theirs in zip(optimizer._tables(), written, strict=True):
         assert torch.allclose(ours, theirs, rtol=2e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("n", "size", "dim"), [(1, 1, 1), (300, 64, 32), (130, 70, 37)])
+def test_the_nearest_word_is_the_nearest_also_where_rows_lie_apart(
+    kernels: Kernels, n: int, size: int, dim: int
+) -> None:
+    generator = torch.Generator().manual_seed(n)
+    points, words = (torch.randn(rows, dim, generator=generator) for rows in (n, size))
+    (codes,) = kernels("nearest", points, words)
+    assert torch.equal(codes, torch.cdist(points.double(), words.double()).argmin(1))

@@ -194,7 +194,7 @@ class Imi:
         if enough >= self.num_items:
             return flat.search(query, k, filter=filter, max_memory=max_memory)
         projected = self.scorer.project(query).float()
-        if not projected.is_cuda:
+        if projected.device.type == "cpu":
             exclude, allow = (None, None) if filter is None else (filter.exclude, filter.allow)
             mask = None if allow is None else allow.cpu().numpy()
             lists = self._lists()
@@ -419,12 +419,14 @@ def _trained(
 ) -> Tensor:
     """Two books (2, C, D) for the scorer's vectors, from `words` on, or from some of the points."""
     points = scorer.vectors(_some(scorer, SAMPLE * size, generator)).float()
-    books: list[Tensor] = []
-    for number in (0, 1):
-        part = _part(points, number, residual, books[0] if books else None)
-        start = seeds(part, size, generator) if words is None else words[number]
-        books.append(lloyd(part, start, rounds))
-    return torch.stack(books)
+    books = points.new_zeros(2, size, points.shape[1])
+    for number, own in enumerate(_columns(points.shape[1], residual)):
+        part = points[:, own]
+        start = seeds(part, size, generator) if words is None else words[number, :, own]
+        books[number, :, own] = lloyd(part, start, rounds)
+        if residual:
+            points = points - books[0][nearest(points, books[0])]
+    return books
 
 
 def _some(scorer: Product, most: int, generator: torch.Generator | None) -> Tensor | slice:
@@ -435,12 +437,10 @@ def _some(scorer: Product, most: int, generator: torch.Generator | None) -> Tens
     return torch.randint(scorer.num_items, (most,), generator=generator, device=device)
 
 
-def _part(points: Tensor, number: int, residual: bool, first: Tensor | None) -> Tensor:
-    """What a book describes: one half of the coordinates (the others 0), or what is left over."""
-    if residual:
-        return points if first is None else points - first[nearest(points, first)]
-    low = torch.arange(points.shape[1], device=points.device) < points.shape[1] // 2
-    return points * (low if number == 0 else ~low)
+def _columns(dim: int, residual: bool) -> tuple[slice, slice]:
+    """The coordinates that each book describes: a half, or all of them."""
+    low = dim if residual else dim // 2
+    return slice(0, low), slice(0 if residual else low, dim)
 
 
 def _all_cells(scorer: Product, words: Tensor, residual: bool) -> Tensor:
@@ -453,9 +453,10 @@ def _all_cells(scorer: Product, words: Tensor, residual: bool) -> Tensor:
 def _cell_of(points: Tensor, words: Tensor, residual: bool) -> Tensor:
     """The cell of each point (N,)."""
     points = points.float()
-    first = nearest(points, words[0])
+    one, two = _columns(points.shape[1], residual)
+    first = nearest(points[:, one], words[0, :, one])
     left = points - words[0][first] if residual else points
-    return (first * words.shape[1] + nearest(left, words[1])).int()
+    return (first * words.shape[1] + nearest(left[:, two], words[1, :, two])).int()
 
 
 def _floored(logw: Tensor, alive: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from softdex.encode.table import fused_for
+
 BLOCK_CELLS = 2**24  # distances held at a time
 
 
@@ -37,6 +39,8 @@ def lloyd(points: Tensor, words: Tensor, rounds: int) -> Tensor:
 
 def nearest(points: Tensor, words: Tensor) -> Tensor:
     """The nearest word of each point, (N,)."""
+    if points.dtype == torch.float32 and (fused := fused_for(points)) is not None:
+        return fused.nearest(points, words)
     size = max(1, BLOCK_CELLS // len(words))
     length = words.square().sum(1)
     blocks = torch.split(points, size)
