@@ -95,7 +95,8 @@ def _adam(
 
 @triton.jit
 def _nearest(
-    points, words, length, out, n, size, dim, stride, word_stride,
+    points, words, length, out, n, size,
+    dim: tl.constexpr, stride: tl.constexpr, word_stride: tl.constexpr,
     POINTS: tl.constexpr, WORDS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * POINTS + tl.arange(0, POINTS)

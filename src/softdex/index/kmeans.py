@@ -25,12 +25,11 @@ def lloyd(points: Tensor, words: Tensor, rounds: int) -> Tensor:
     for _ in range(rounds):
         codes = nearest(points, words)
         distance = (points - words[codes]).square().sum(1)
-        total = _sums(points, codes, len(words))
-        count = _sums(torch.ones_like(points[:, :1]), codes, len(words))
-        means = total / count.clamp(min=1)
-        words = torch.where(count > 0, means, words)
+        total, count = _sums(points, codes, len(words))
+        means = total / count.clamp(min=1).unsqueeze(1)
+        words = torch.where(count.unsqueeze(1) > 0, means, words)
         far = distance.topk(min(len(words), len(points)))
-        dead = count[:, 0] == 0
+        dead = count == 0
         place = (dead.cumsum(0) - 1).clamp(0, len(far.values) - 1)
         moved = dead & (far.values[place] > 1e-9 * points.square().sum(1).mean())
         words = torch.where(moved[:, None], points[far.indices[place]], words)
@@ -47,10 +46,13 @@ def nearest(points: Tensor, words: Tensor) -> Tensor:
     return torch.cat([torch.addmm(length, b, words.T, alpha=-2).argmin(1) for b in blocks])
 
 
-def _sums(values: Tensor, codes: Tensor, words: int) -> Tensor:
-    """Sums by code, (C, D); on a GPU by sorting, since sums by atomics differ from run to run."""
-    if not values.is_cuda:
-        return values.new_zeros(words, values.shape[1]).index_add_(0, codes, values)
-    ordered, order = codes.sort(stable=True)
-    ends = torch.searchsorted(ordered, torch.arange(words + 1, device=codes.device))
-    return torch.segment_reduce(values[order], "sum", offsets=ends)
+def _sums(points: Tensor, codes: Tensor, words: int) -> tuple[Tensor, Tensor]:
+    """Sums (C, D) and numbers (C,) of the points of each code; on a GPU by sorting, since sums by
+    atomics differ from run to run."""
+    if not points.is_cuda:
+        total = points.new_zeros(words, points.shape[1]).index_add_(0, codes, points)
+        return total, codes.bincount(minlength=words)
+    ordered, order = codes.int().sort(stable=True)
+    every = torch.arange(words + 1, device=codes.device, dtype=torch.int32)
+    ends = torch.searchsorted(ordered, every)
+    return torch.segment_reduce(points[order], "sum", offsets=ends), ends.diff()
