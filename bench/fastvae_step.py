@@ -22,7 +22,7 @@ from softdex.score import Dot
 from softdex.solve.compose import drawn_loss
 from softdex.solve.sgd import Batch, Composition, Settings, Trainer
 
-BATCH, HISTORY, DRAWS, HIDDEN, LATENT, WORDS, REFIT_EVERY = 256, 50, 200, 200, 32, 64, 250
+BATCH, HISTORY, DRAWS, HIDDEN, LATENT, WORDS, REFIT_EVERY = 256, 50, 200, 200, 32, 64, 500
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
 SIZES = (10**5, 1_500_000, 10**7) if GPU else (10**5, 10**6)
@@ -58,7 +58,7 @@ def ours(items: int, dim: int, precision: str) -> Trainer:
     index = build(scorer, codewords=WORDS, last="popularity", weight=weight, generator=made)
     loss = drawn_loss("ssm", scorer, DRAWS, shared=False, correct="all")
     parts = Composition(vae, scorer, index, loss, DRAWS, shared=False, targets=HISTORY)
-    settings = Settings(BATCH, 0.001, precision=precision, refit_every=REFIT_EVERY)
+    settings = Settings(BATCH, 0.001, precision=precision, refit_every=REFIT_EVERY, per_row=True)
     trainer = Trainer(parts, settings, DEVICE)
     trainer.feed = Random(items)  # type: ignore[assignment]
     trainer.modules.train()
@@ -156,8 +156,9 @@ def main() -> None:
         report(
             "fastvae_step",
             f"batch {BATCH}, history and targets {HISTORY}, {DRAWS} draws a user, hidden {HIDDEN}, "
-            f"item dim {dim}, {WORDS} x {WORDS} cells by popularity, refit every {REFIT_EVERY} "
-            "steps (its time added in that share); median, each step synchronised",
+            f"item dim {dim}, {WORDS} x {WORDS} cells by popularity, one second moment a "
+            f"row, refit every {REFIT_EVERY} steps (its time added in that share); "
+            "median, each step synchronised",
             device=torch.cuda.get_device_name() if GPU else "cpu",
             threads=torch.get_num_threads(),
             items=figures,
