@@ -7,12 +7,14 @@ import gc
 import json
 import os
 import platform
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numba
+import torch
 
 from softdex.retrieve import versions
 
@@ -42,6 +44,37 @@ def seconds(work: Callable[[], Any]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
+
+
+def milliseconds(work: Callable[[], Any], repeats: int, warm: int = 5) -> float:
+    """The median time of a piece of work, the device waited for."""
+    times = []
+    for i in range(repeats + warm):
+        wait()
+        spent = seconds(lambda: (work(), wait()))
+        if i >= warm:
+            times.append(spent * 1e3)
+    return round(statistics.median(times), 4)
+
+
+def wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def reset_peak() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak(work: Callable[[], Any]) -> float:
+    """Peak memory in GB: of the process while it works, or of the GPU since the last reset."""
+    if not torch.cuda.is_available():
+        return peak_of(work)[1]["peak_gb"]
+    work()
+    return round(torch.cuda.max_memory_allocated() / 1e9, 3)
 
 
 def alternating(works: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:

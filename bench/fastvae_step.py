@@ -5,17 +5,14 @@ python bench/fastvae_step.py [item dims, default 64 200]
 
 from __future__ import annotations
 
-import gc
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from _harness import peak_of, report
+from _harness import milliseconds, peak, report, reset_peak
 from softdex.encode.history import Vae
 from softdex.index.imi import build, popularity_weight
 from softdex.score import Dot
@@ -89,30 +86,6 @@ def dense(items: int, dim: int) -> Callable[[], None]:
     return step
 
 
-def milliseconds(step: Callable[[], Any], repeats: int, warm: int = 5) -> float:
-    times = []
-    for i in range(repeats + warm):
-        _wait()
-        began = time.perf_counter()
-        step()
-        _wait()
-        if i >= warm:
-            times.append((time.perf_counter() - began) * 1e3)
-    return round(statistics.median(times), 4)
-
-
-def _wait() -> None:
-    if GPU:
-        torch.cuda.synchronize()
-
-
-def peak(work: Callable[[], Any]) -> float:
-    if not GPU:
-        return peak_of(work)[1]["peak_gb"]
-    work()
-    return round(torch.cuda.max_memory_allocated() / 1e9, 3)
-
-
 def sampled(items: int, dim: int, precision: str) -> dict[str, float]:
     trainer = ours(items, dim, precision)
     at = torch.arange(BATCH, device=DEVICE)
@@ -146,10 +119,7 @@ def main() -> None:
                 ("fastvae bf16", lambda: sampled(items, dim, "bf16")),  # noqa: B023
                 ("full softmax, dense Adam", lambda: full(items, dim)),  # noqa: B023
             ):
-                gc.collect()
-                if GPU:
-                    torch.cuda.empty_cache()
-                    torch.cuda.reset_peak_memory_stats()
+                reset_peak()
                 row[name] = work()
             figures[str(items)] = row
         first, last = (figures[str(s)]["fastvae"]["in all ms"] for s in (SIZES[0], SIZES[-1]))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from _harness import peak_of, report
+from _harness import milliseconds, peak_of, report
 from softdex.encode.table import Users
 from softdex.index.uniform import Uniform
 from softdex.objective.sampled import sampled_softmax
@@ -73,24 +71,12 @@ def dense(items: int, device: str) -> Callable[[], None]:
     return step
 
 
-def milliseconds(step: Callable[[], None], device: str, repeats: int) -> float:
-    times = []
-    for i in range(repeats + 5):
-        began = time.perf_counter()
-        step()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        if i >= 5:
-            times.append((time.perf_counter() - began) * 1e3)
-    return round(statistics.median(times), 3)
-
-
 def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     sizes = (10**5, 10**6, 10**7) if device == "cuda" else (10**5, 10**6)
     figures: dict[str, dict[str, float]] = {}
     for items in sizes:
-        row = {"row-wise ms": milliseconds(ours(items, device), device, 100)}
+        row = {"row-wise ms": milliseconds(ours(items, device), 100)}
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
             ours(items, device)()
@@ -99,7 +85,7 @@ def main() -> None:
             step = ours(items, device)
             row["row-wise peak above tables GB"] = peak_of(step)[1]["peak_above_start_gb"]
             row["tables GB"] = round((USERS + items) * DIM * 4 * 3 / 1e9, 3)
-        row["dense Adam ms"] = milliseconds(dense(items, device), device, 20)
+        row["dense Adam ms"] = milliseconds(dense(items, device), 20)
         figures[str(items)] = row
     first = figures[str(sizes[0])]["row-wise ms"]
     report(

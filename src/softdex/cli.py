@@ -43,6 +43,7 @@ from softdex.demo import run_demo
 from softdex.doctor import examine
 from softdex.errors import SoftdexError, choose
 from softdex.evaluate import Result
+from softdex.export import key_file
 from softdex.holdout import Split
 from softdex.retrieve import Retriever, load, versions
 from softdex.tables import Rows, grid, say
@@ -243,6 +244,24 @@ def similar(
         _print_json(table.to_pylist())
     else:
         _print_table(table)
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="Run folder or saved model.")],
+    faiss: Annotated[Path, typer.Option("--faiss", help="Index file to write.")],
+    factory: Annotated[
+        str, typer.Option(help="Kind of index, as faiss writes it, e.g. IVF1024,Flat.")
+    ] = "Flat",
+    as_json: AsJson = False,
+) -> None:
+    """Write the item vectors as a faiss index, to be served without softdex."""
+    count = load(model).export_faiss(faiss, factory)
+    keys = key_file(faiss)
+    if as_json:
+        _print_json({"out": str(faiss), "keys": str(keys), "items": count})
+    else:
+        typer.echo(f"wrote {faiss} ({count:,} items) and {keys}")
 
 
 @app.command()

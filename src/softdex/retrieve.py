@@ -111,7 +111,7 @@ class Retriever:
         """
         choose("recommend", "rule for unknown users", unknown, ("error", "popular", "skip"))
         columns, k = check_columns(self.item_table, columns), self._length("recommend", k)
-        names, rows, past = self._who(users, history, unknown)
+        names, rows, past = self._who("recommend", users, history, unknown)
         mask = allowed(self.items, self.item_table, allow, deny, where)
         limit = parse_bytes(max_memory)
         tables = []
@@ -295,6 +295,35 @@ class Retriever:
         """Recommend these items (keys) again."""
         grow.edit_items(self, items, "restore_items", living=True)
 
+    def export_faiss(self, path: str | Path, factory: str = "Flat") -> int:
+        """Write the item vectors as a faiss index, to be served without softdex.
+
+        An id of the index is an item's row; its key is in that row of `path` + ".keys.parquet".
+        Queries come from `query_vectors`. Returns the number of items.
+
+        Args:
+            path: of the index.
+            factory: the kind of index, as faiss writes it: `Flat`, `IVF1024,Flat`, `HNSW32` ...
+        """
+        from softdex.export import to_faiss
+
+        return to_faiss(self, Path(path), factory)
+
+    def query_vectors(
+        self, users: Any = None, *, history: Sequence[Sequence[Any]] | None = None
+    ) -> np.ndarray:
+        """Vectors (B, D), float32, to ask an exported index with: one for each user or history.
+
+        Their inner products with the vectors of the index are the scores of `recommend`.
+        """
+        from softdex import export
+
+        scorer = export.with_vectors(self, "query_vectors")
+        _, rows, past = self._who("query_vectors", users, history, "error")
+        blocks = _blocks(len(rows), self._batch(MAX_MEMORY, 1))
+        queries = (self._query(rows[part], past.take(part)) for part in blocks)
+        return np.concatenate([export.query_vectors(scorer, query) for query in queries])
+
     # inside --------------------------------------------------------------------------------------
 
     def _search(
@@ -307,11 +336,15 @@ class Retriever:
         *,
         max_memory: int = MAX_MEMORY,
     ) -> Hits:
+        query = self._query(users, history)
+        return self.index.search(query, k, filter=filter, effort=effort, max_memory=max_memory)
+
+    def _query(self, users: np.ndarray, history: Ragged) -> Any:
+        """What the index is asked for these users."""
         if self.encoder.reads_history:  # who was not in training has no vector of their own
             users = np.where(np.append(self.seen.lengths, 0)[users] > 0, users, -1)
         with torch.inference_mode():
-            query = self.encoder(users, history)
-        return self.index.search(query, k, filter=filter, effort=effort, max_memory=max_memory)
+            return self.encoder(users, history)
 
     def _like(self, items: np.ndarray, k: int, filter: Filter) -> Hits:
         """Items like these: by the cosine of their vectors, or by what the encoder counted."""
@@ -366,32 +399,32 @@ class Retriever:
         return int(np.clip(max_memory // (2 * self.encoder.query_bytes + 32 * k), 1, BATCH))
 
     def _who(
-        self, users: Any, history: Sequence[Sequence[Any]] | None, unknown: str
+        self, where: str, users: Any, history: Sequence[Sequence[Any]] | None, unknown: str
     ) -> tuple[pa.Array, np.ndarray, Ragged]:
         """Names, rows (-1: not in training) and past of the users asked about."""
         if users is None and history is None:
-            raise SoftdexError("recommend: expected users, or history=[[item, ...], ...].")
+            raise SoftdexError(f"{where}: expected users, or history=[[item, ...], ...].")
         if history is not None and not self.encoder.reads_history:
             raise SoftdexError(
-                f"recommend: {self.recipe} knows users by a vector of their own and cannot read a "
+                f"{where}: {self.recipe} knows users by a vector of their own and cannot read a "
                 "history. Train it with encoder='history' or encoder='mix'."
             )
-        past = None if history is None else self._past(history, unknown)
+        past = None if history is None else self._past(where, history, unknown)
         if past is not None and unknown == "error" and not self._counts and not past.lengths.all():
             place = int(np.argmin(past.lengths))
             raise SoftdexError(
-                f"recommend: history {place} is empty, and {self.recipe} knows nothing of such a "
-                "user. Pass unknown='popular'."
+                f"{where}: history {place} is empty, and {self.recipe} knows nothing of such a "
+                "user. recommend(unknown='popular') answers them."
             )
         if users is None:
             assert past is not None
             return pa.array(np.arange(len(past))), np.full(len(past), -1), past
         keys = listed(users)
         known = unknown == "error" and past is None
-        rows = find(self.users, keys, "recommend", "users", known=known)
+        rows = find(self.users, keys, where, "users", known=known)
         if past is not None:
             if len(past) != len(rows):
-                raise SoftdexError(f"recommend: {len(rows)} users but {len(past)} histories.")
+                raise SoftdexError(f"{where}: {len(rows)} users but {len(past)} histories.")
             if isinstance(self.encoder, FoldIn):  # a history stands in the place of the vector
                 rows = np.full(len(rows), -1)
             return self._names(keys), rows, past
@@ -399,8 +432,8 @@ class Retriever:
         if unknown == "error" and (rows < 0).any():
             some_key = list(keys)[int(np.argmin(rows))]
             raise SoftdexError(
-                f"recommend: user {some_key!r} has no event in training, and {self.recipe} knows "
-                "users by their events alone. Pass unknown='popular' or 'skip'."
+                f"{where}: user {some_key!r} has no event in training, and {self.recipe} knows "
+                "users by their events alone. recommend() takes unknown='popular' or 'skip'."
             )
         if unknown == "skip":
             rows = rows[rows >= 0]
@@ -417,15 +450,15 @@ class Retriever:
         except pa.ArrowException:
             return pa.array([str(cell) for cell in cells])
 
-    def _past(self, history: Sequence[Sequence[Any]], unknown: str) -> Ragged:
+    def _past(self, where: str, history: Sequence[Sequence[Any]], unknown: str) -> Ragged:
         lists = listed(history)
         if not all(isinstance(h, Iterable) and not isinstance(h, (str, bytes)) for h in lists):
-            raise SoftdexError("recommend: expected history=[[item, ...], ...], one list per user.")
+            raise SoftdexError(f"{where}: expected history=[[item, ...], ...], one list per user.")
         lists = [list(h) for h in lists]
         flat = [item for h in lists for item in h]
         if not flat:
             return empty(len(lists))
-        rows = find(self.items, flat, "recommend", "items in history", known=unknown == "error")
+        rows = find(self.items, flat, where, "items in history", known=unknown == "error")
         lengths = np.array([len(h) for h in lists], dtype=np.int64)
         return Ragged(offsets(lengths), rows).where(rows >= 0)
 

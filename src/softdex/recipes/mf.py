@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
-
-from softdex.encode.history import Mixed, padded
-from softdex.encode.table import Users
 from softdex.errors import SoftdexError, choose
 from softdex.interactions import Interactions
-from softdex.score import Cosine, Dot
-from softdex.solve.compose import PROPOSALS, against, automatic, is_shared
+from softdex.solve.compose import (
+    ENCODERS,
+    PROPOSALS,
+    SCORES,
+    against,
+    automatic,
+    is_shared,
+    towers,
+)
 from softdex.solve.loop import Schedule, pick_device
 from softdex.solve.sgd import Composition, Job, Settings
 
@@ -29,8 +30,8 @@ ABOUT = {
 }
 WORDS = {
     "objective": ("softmax", "ssm", "bpr", "bce", "dns", "self_adversarial"),
-    "encoder": ("user", "history", "mix"),
-    "score": ("cosine", "dot", "dot_bias"),
+    "encoder": ENCODERS,
+    "score": SCORES,
     "index": ("auto", *PROPOSALS, "full"),
     "correct": ("draws", "all"),
     "precision": ("float32", "bf16"),
@@ -72,6 +73,7 @@ def mf(
     epochs: int = 200,
     batch_size: int | None = None,
     lr: float = 0.01,
+    lr_end: float = 1.0,
     decay: float = 0.0,
     per_row: bool = False,
     patience: int = 5,
@@ -105,6 +107,7 @@ def mf(
         epochs: at most so many passes over the log.
         batch_size: events a step; None: 8192, or fewer on a small log (64 steps an epoch).
         lr: learning rate.
+        lr_end: what of it is left in the last epoch; it falls evenly.
         decay: touched rows shrink by lr * decay.
         per_row: one second moment a row: a third less memory and traffic, and wants a larger rate.
         patience: epochs without a better validation metric before stopping; 0 never stops.
@@ -120,17 +123,15 @@ def mf(
         index = "uniform" if objective == "softmax" else index
     negatives = (2000 if is_shared(index) else 100) if negatives is None else negatives
     _check(locals())
-    generator = torch.Generator().manual_seed(seed)
-    scale = 0.3 if score == "cosine" else 0.1
-    users, items = (
-        torch.randn(n, dim, generator=generator) * (scale / dim**0.5)
-        for n in (train.num_users, train.num_items)
-    )
-    scorer = _scorer(score, items, temperature, prior * np.log1p(train.item_counts))
-    made = _encoder(encoder, train, users, scorer, share, max_history)
+    made, scorer = towers(
+        train, encoder, score, dim=dim, temperature=temperature, prior=prior, share=share,
+        max_history=max_history, seed=seed,
+    )  # fmt: skip
     rest = {"codewords": codewords, "power": power, "seed": seed}
     chosen = against(index, objective, scorer, train, negatives, correct=correct, **rest)
-    settings = Settings(batch_size, lr, decay, seed, precision, refit_every, per_row=per_row)
+    settings = Settings(
+        batch_size, lr, decay, seed, precision, refit_every, lr_end, epochs, per_row
+    )
     return Job(Composition(made, scorer, *chosen), settings, Schedule(epochs, patience, device))
 
 
@@ -148,29 +149,8 @@ def _check(given: Mapping[str, Any]) -> None:
         raise SoftdexError(f"mf: softmax takes all items and draws none: no index={index!r}.")
     if given["correct"] != "draws" and objective != "ssm":
         raise SoftdexError(f"mf: correct= is for ssm, {objective} corrects nothing.")
-    for name in ("seed", "decay", "patience", "power", "share"):
-        if given[name] < 0 or (name == "share" and given[name] > 1):
-            least = "from 0 to 1" if name == "share" else "of at least 0"
+    for name in ("seed", "decay", "patience", "power", "share", "lr_end"):
+        share = name in ("share", "lr_end")
+        if given[name] < 0 or (share and given[name] > 1):
+            least = "from 0 to 1" if share else "of at least 0"
             raise SoftdexError(f"mf: expected {name} {least}, got {given[name]}.")
-
-
-def _scorer(score: str, items: Tensor, temperature: float, prior: np.ndarray) -> Dot | Cosine:
-    if score == "cosine":
-        known = torch.from_numpy(prior.astype(np.float32)) if prior.any() else None
-        return Cosine(items, torch.tensor(temperature), known)
-    return Dot(items, torch.zeros(len(items)) if score == "dot_bias" else None)
-
-
-def _encoder(
-    encoder: str,
-    train: Interactions,
-    users: Tensor,
-    scorer: Dot | Cosine,
-    share: float,
-    length: int,
-) -> nn.Module:
-    if encoder == "user":
-        return Users(users)
-    weight = torch.tensor(share if encoder == "mix" else 0.0)
-    past = padded(train.histories, length)
-    return Mixed(users, weight, torch.tensor(length), scorer.items, past)

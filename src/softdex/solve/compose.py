@@ -1,13 +1,16 @@
-"""Compose: what proposes the negatives, by name, and the loss that uses them."""
+"""Compose: towers, what proposes the negatives, and the loss that uses them, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from softdex.encode.history import Mixed, padded
+from softdex.encode.table import Users
 from softdex.index.contract import Index
 from softdex.index.imi import build, popularity_weight
 from softdex.index.kernel import Kernel
@@ -18,15 +21,50 @@ from softdex.objective.binary import bce
 from softdex.objective.pairwise import bpr, dns, self_adversarial
 from softdex.objective.sampled import sampled_softmax
 from softdex.objective.softmax import log_mass
-from softdex.score import Product
+from softdex.score import Cosine, Dot, Product
 from softdex.tables import say
 
 CPU_WORK, GPU_WORK = 1e9, 1e11  # multiplications of a full softmax that a sampled step costs
 MANY = 1_000_000
 PROPOSALS = ("uniform", "popularity", "imi_uniform", "imi_popularity", "imi_exact", "kernel")
+ENCODERS = ("user", "history", "mix")
+SCORES = ("cosine", "dot", "dot_bias")
 Loss = Callable[[Index, Tensor, Tensor, torch.Generator], Tensor]
 """(index, query, target, generator) -> loss of each target; target is (B,), or (B, P) with -1 where
 there is none (any loss there: its weight is 0)."""
+
+
+def towers(
+    train: Interactions,
+    encoder: str,
+    score: str,
+    *,
+    dim: int,
+    temperature: float,
+    prior: float,
+    share: float,
+    max_history: int,
+    seed: int,
+) -> tuple[nn.Module, Dot | Cosine]:
+    """Random vectors of users and items as an encoder and a scorer of these names."""
+    generator = torch.Generator().manual_seed(seed)
+    scale = 0.3 if score == "cosine" else 0.1
+    users, items = (
+        torch.randn(n, dim, generator=generator) * (scale / dim**0.5)
+        for n in (train.num_users, train.num_items)
+    )
+    scorer: Dot | Cosine
+    if score == "cosine":
+        known = (prior * np.log1p(train.item_counts)).astype(np.float32)
+        offsets = torch.from_numpy(known) if known.any() else None
+        scorer = Cosine(items, torch.tensor(temperature), offsets)
+    else:
+        scorer = Dot(items, torch.zeros(len(items)) if score == "dot_bias" else None)
+    if encoder == "user":
+        return Users(users), scorer
+    weight = torch.tensor(share if encoder == "mix" else 0.0)
+    past = padded(train.histories, max_history)
+    return Mixed(users, weight, torch.tensor(max_history), scorer.items, past), scorer
 
 
 def proposal(

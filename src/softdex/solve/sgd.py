@@ -37,7 +37,9 @@ class Composition:
     """What is trained: an encoder, a scorer, the index that proposes, and a loss over them.
 
     `query` is what the encoder made of the users, so the loss does not know what a user is.
-    `draws` is how many items it draws, for the whole batch if `shared`. A step takes events, or
+    `draws` is how many items it draws, for the whole batch if `shared`; unless the index `proposes`
+    them, they are what the batch holds, and the index only serves. A loss that is a module may
+    remember things: they are saved with the run. A step takes events, or
     with `targets` > 0 users with up to so many of their items, which are both what the encoder
     reads and what it should find.
     """
@@ -49,6 +51,7 @@ class Composition:
     draws: int
     shared: bool = True
     targets: int = 0
+    proposes: bool = True
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ class Job(NamedTuple):
 
     def probe(self, log: Interactions, trainer: Any) -> Probe | None:
         """How good the proposal is; a full softmax has none to report on."""
-        if self.parts.draws == 0:
+        if self.parts.draws == 0 or not self.parts.proposes:
             return None
         most = max(1, min(PROBE_USERS, len(log), PROBE_CELLS // log.num_items))
         at = np.random.default_rng(self.settings.seed).choice(len(log), most, replace=False)
@@ -203,7 +206,10 @@ class Trainer:
 
     def __init__(self, parts: Composition, settings: Settings, device: torch.device) -> None:
         self.parts, self.settings, self.device = parts, settings, device
-        self.modules = nn.ModuleDict({"encoder": parts.encoder, "scorer": parts.scorer}).to(device)
+        self.modules = nn.ModuleDict({"encoder": parts.encoder, "scorer": parts.scorer})
+        if isinstance(parts.loss, nn.Module):
+            self.modules["loss"] = parts.loss
+        self.modules.to(device)
         tables = dict.fromkeys(m for m in self.modules.modules() if isinstance(m, Table))
         self.index = parts.index.to(device)
         self.lr = torch.tensor(settings.lr, device=device)

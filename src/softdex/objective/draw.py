@@ -1,0 +1,84 @@
+"""Draw again: how often each candidate of a row falls when so many are drawn with replacement.
+
+Uniform numbers come sorted, as sums of exponential ones, so a draw needs no search and no place of
+its own: what is counted is how many of them lie below each step of the distribution.
+"""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from softdex.tables import say_if_compiling
+
+BLOCK_CELLS = 2**24  # (row, candidate) pairs whose draws are counted at a time on a GPU
+
+
+def drawn(log_weight: Tensor, draws: int, generator: torch.Generator | None = None) -> Tensor:
+    """How often each candidate is drawn, (B, N) int32, in so many draws a row by exp(log_weight).
+
+    A row whose weights are all 0 has no law: log_weight comes from a log_softmax.
+    """
+    if log_weight.device.type == "cpu":
+        return _compiled(log_weight, draws, generator)
+    counts = torch.empty_like(log_weight, dtype=torch.int32)
+    rows = max(1, BLOCK_CELLS // max(log_weight.shape[1], draws + 1))
+    for part, place in zip(torch.split(log_weight, rows), torch.split(counts, rows), strict=True):
+        place.copy_(_counted(part, draws, generator))
+    return counts
+
+
+def _counted(log_weight: Tensor, draws: int, generator: torch.Generator | None) -> Tensor:
+    gaps = torch.empty(len(log_weight), draws + 1, device=log_weight.device)
+    ends = gaps.exponential_(generator=generator).cumsum(1, dtype=torch.float64)
+    steps = log_weight.exp().cumsum(1, dtype=torch.float64)
+    steps = steps / steps[:, -1:] * ends[:, -1:]
+    below = torch.searchsorted(ends[:, :-1].contiguous(), steps, out_int32=True)
+    return below.diff(dim=1, prepend=torch.zeros_like(below[:, :1]))
+
+
+def _compiled(log_weight: Tensor, draws: int, generator: torch.Generator | None) -> Tensor:
+    weight = log_weight.exp().contiguous()
+    size = len(weight)
+    seeds = torch.randint(2**62, (size,), generator=generator).numpy().astype(np.uint64)
+    counts = torch.zeros(weight.shape, dtype=torch.int32)
+    say_if_compiling(_count, "draws from a batch")
+    threads = max(1, min(torch.get_num_threads(), size))
+    cuts = np.linspace(0, size, threads + 1).astype(int)
+    with ThreadPoolExecutor(threads) as pool:
+        spans = itertools.pairwise(cuts)
+        arrays = weight.numpy(), seeds, draws, counts.numpy()
+        for done in [pool.submit(_count, *arrays, *span) for span in spans]:
+            done.result()
+    return counts
+
+
+@numba.njit(nogil=True, cache=True)
+def _count(weight, seeds, draws, counts, start, end):  # type: ignore[no-untyped-def]
+    gaps = np.empty(draws + 1, np.float64)
+    for row in range(start, end):
+        state, total, last = seeds[row], 0.0, 0
+        for j in range(weight.shape[1]):
+            total += weight[row, j]
+            last = j if weight[row, j] > 0 else last
+        length = 0.0
+        for n in range(draws + 1):  # splitmix64
+            state += np.uint64(0x9E3779B97F4A7C15)
+            bits = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            bits = (bits ^ (bits >> np.uint64(31))) >> np.uint64(11)
+            gaps[n] = -np.log((np.float64(bits) + 0.5) * 2.0**-53)
+            length += gaps[n]
+        scale, at, j = length / total, 0.0, 0
+        step = weight[row, 0] * scale
+        for n in range(draws):
+            at += gaps[n]
+            while at > step and j < last:
+                j += 1
+                step += weight[row, j] * scale
+            counts[row, j] += 1

@@ -1,0 +1,218 @@
+"""In-batch losses for training: what the batch holds, and what is remembered of earlier ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from softdex.index.contract import Index
+from softdex.objective.draw import drawn
+from softdex.objective.in_batch import (
+    Cache,
+    Frequencies,
+    batch_softmax,
+    left_out,
+    mixed,
+    resampled,
+    resampling,
+)
+
+OBJECTIVES = ("ssl", "ssl_pop", "mns", "g_tower", "bir", "xir")
+AGAIN = ("bir", "xir")  # draw their candidates again
+SLOTS = 2**20  # of a hashed array, at most: a stream may hold any number of items
+
+
+class Candidates(NamedTuple):
+    """What rows stand against: ids (N,), vectors (N, D), offsets (N,) if any, log-probabilities
+    (N,), and how many of them are the batch's own, which come first."""
+
+    ids: Tensor
+    vectors: Tensor
+    offsets: Tensor | None
+    logp: Tensor
+    own: int
+
+
+class Rows(NamedTuple):
+    """Rows of a batch: queries (B, D), targets (B,), their scores (B,), and where they begin."""
+
+    query: Tensor
+    target: Tensor
+    pos: Tensor
+    start: int
+
+
+@final
+class InBatch(nn.Module):
+    """The loss of each row of a batch against the batch; what it remembers is saved with a run.
+
+    Args:
+        objective: one of OBJECTIVES.
+        logp: log-probability of each item to come into a batch (I,).
+        batch: rows of a batch.
+        draws: how many candidates a row draws again (`bir`, `xir`: half from the cache), or how
+            many uniform ones join the batch (`mns`); None: as many as there are rows.
+        correction: of draws: see `resampled`.
+        own, hits: see `left_out`.
+        cache_share: weight of the loss against the cache.
+        cache_weight: what the cache's items are divided by when they are drawn again: `pop`, or
+            their `occurrence`, by which they came.
+        cache_decay: what is left of an occurrence after a step.
+        rate: of the streaming estimate.
+        block: rows whose scores are held at a time, computed once more for their gradient;
+            0 holds all.
+        seed: of the first cache.
+    """
+
+    logp: Tensor
+
+    def __init__(
+        self,
+        objective: str,
+        logp: Tensor,
+        batch: int,
+        *,
+        draws: int | None = None,
+        correction: str = "none",
+        own: str = "drop",
+        hits: str = "drop",
+        cache_share: float = 0.5,
+        cache_weight: str = "pop",
+        cache_decay: float = 1.0,
+        rate: float = 0.01,
+        block: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.objective, self.draws, self.correction = objective, draws, correction
+        self.own, self.hits, self.block = own, hits, block
+        self.cache_share, self.cache_weight = cache_share, cache_weight
+        self.register_buffer("logp", logp, persistent=False)
+        if objective == "g_tower":
+            self.frequencies = Frequencies(min(SLOTS, 2 * len(logp)), len(logp) / batch, rate)
+        if objective == "xir":
+            generator = torch.Generator().manual_seed(seed)
+            first = torch.randint(len(logp), (batch,), generator=generator)
+            self.cache = Cache(first, len(logp), cache_decay)
+
+    def forward(
+        self, index: Index, query: Tensor, target: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """loss (B,) of targets (B,)."""
+        size, scorer = len(target), index.scorer
+        ids = self._ids(target, generator)
+        law = self._law(ids, size)
+        others = Candidates(ids, scorer.vectors(ids), scorer.offsets(ids), law, size)
+        query = scorer.project(query)
+        pos = (query * others.vectors[:size]).sum(1)
+        pos = pos if others.offsets is None else pos + others.offsets[:size]
+        rows = Rows(query, target, pos, 0)
+        if self.block:
+            parts = _split(rows, self.block)
+            counts = torch.cat([self._drawn(part, others, generator) for part in parts])
+            each = zip(parts, torch.split(counts, self.block), strict=True)
+            loss = torch.cat([_twice(self._against, p, others, c) for p, c in each])
+        else:
+            scores = _scores(rows, others)
+            counts = self._drawn(rows, others, generator, scores)
+            loss = self._against(rows, others, counts, scores)
+        if self.objective == "xir":
+            self.cache.replace(ids, counts.sum(0), generator)
+        return loss
+
+    def _ids(self, target: Tensor, generator: torch.Generator) -> Tensor:
+        """The batch's items and those that join them."""
+        if self.objective == "xir":
+            return torch.cat([target, self.cache.ids])
+        if self.objective != "mns":
+            return target
+        shape, device = (self.draws or len(target),), target.device
+        more = torch.randint(len(self.logp), shape, generator=generator, device=device)
+        return torch.cat([target, more])
+
+    def _law(self, ids: Tensor, size: int) -> Tensor:
+        """log p of candidates, of which so many are the batch's own; only differences matter."""
+        if self.objective == "g_tower":
+            return self.frequencies(ids)
+        logp = self.logp[ids]
+        if self.objective == "mns":
+            return mixed(logp, size, len(ids) - size, len(self.logp))
+        if self.objective == "xir" and self.cache_weight == "occurrence":
+            came = self.cache.occurrences(ids[size:]).clamp(min=1).double().log()
+            return torch.cat([logp[:size], came.to(logp)])
+        return logp
+
+    def _pools(self, others: Candidates) -> list[tuple[slice, float, int]]:
+        """What is drawn from: which candidates, the weight of their loss, how many draws a row."""
+        draws, here = self.draws or others.own, slice(0, others.own)
+        if self.objective == "bir":
+            return [(here, 1.0, draws)]
+        half, there = max(1, draws // 2), slice(others.own, len(others.ids))
+        return [(here, 1 - self.cache_share, half), (there, self.cache_share, half)]
+
+    @torch.no_grad()
+    def _drawn(
+        self,
+        rows: Rows,
+        others: Candidates,
+        generator: torch.Generator,
+        scores: Tensor | None = None,
+    ) -> Tensor:
+        """How often each candidate is drawn again, (B, N); (B, 0) where none is."""
+        if self.objective not in AGAIN:
+            return rows.target.new_empty(len(rows.target), 0)
+        scores = _scores(rows, others) if scores is None else scores
+        out = self._left_out(rows, others)
+        counts = torch.empty_like(scores, dtype=torch.int32)
+        for pool, _, draws in self._pools(others):
+            counts[:, pool] = drawn(_weight(scores, others, out, pool), draws, generator)
+        return counts if out is None else counts.masked_fill_(out, 0)
+
+    def _against(
+        self, rows: Rows, others: Candidates, counts: Tensor, scores: Tensor | None = None
+    ) -> Tensor:
+        """loss (B,) of these rows."""
+        scores = _scores(rows, others) if scores is None else scores
+        if self.objective not in AGAIN:
+            own, out = (
+                slice(rows.start, rows.start + len(rows.target)),
+                self._left_out(rows, others),
+            )
+            law = (None, None) if self.objective == "ssl" else (others.logp, others.logp[own])
+            return batch_softmax(rows.pos, scores, out, *law)
+        losses = []
+        for pool, share, _ in self._pools(others):
+            weight = None
+            if self.correction == "proposal":
+                weight = _weight(scores, others, self._left_out(rows, others), pool)
+            kept = scores[:, pool], counts[:, pool], weight
+            losses.append(share * resampled(rows.pos, *kept, correction=self.correction))
+        return sum(losses[1:], losses[0])
+
+    def _left_out(self, rows: Rows, others: Candidates) -> Tensor | None:
+        return left_out(rows.target, others.ids, own=self.own, hits=self.hits, offset=rows.start)
+
+
+def _split(rows: Rows, size: int) -> list[Rows]:
+    parts = zip(*(torch.split(t, size) for t in rows[:3]), strict=True)
+    return [Rows(query, target, pos, i * size) for i, (query, target, pos) in enumerate(parts)]
+
+
+def _twice(function: Callable[..., Tensor], *given: Any) -> Tensor:
+    """Computed now, and once more for its gradient: nothing is kept in between."""
+    found: Tensor = checkpoint(function, *given, use_reentrant=False, preserve_rng_state=False)
+    return found
+
+
+def _scores(rows: Rows, others: Candidates) -> Tensor:
+    scores = rows.query @ others.vectors.T
+    return scores if others.offsets is None else scores + others.offsets
+
+
+def _weight(scores: Tensor, others: Candidates, out: Tensor | None, pool: slice) -> Tensor:
+    """By what law the candidates of a pool are drawn again, as logs (B, N)."""
+    return resampling(scores[:, pool], others.logp[pool], None if out is None else out[:, pool])

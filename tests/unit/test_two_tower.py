@@ -1,0 +1,171 @@
+"""Two towers trained from the batch itself: every objective, what it remembers, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import softdex as sdx
+from softdex.index.flat import Flat
+from softdex.index.imi import Imi
+from softdex.recipes.two_tower import two_tower
+from softdex.score import Dot
+from softdex.solve.in_batch import OBJECTIVES, InBatch
+from softdex.solve.sgd import Trainer
+
+SMALL: dict[str, Any] = {"dim": 8, "batch_size": 64, "lr": 0.03, "patience": 0, "device": "cpu"}
+every_objective = pytest.mark.parametrize("objective", OBJECTIVES)
+
+
+@pytest.fixture(scope="module")
+def log() -> sdx.Interactions:
+    """Four groups of users with ten items each."""
+    draw = np.random.default_rng(0)
+    events = [
+        (u, 10 * (u % 4) + int(i))
+        for u in range(120)
+        for i in draw.choice(10, draw.integers(4, 9), replace=False)
+    ]
+    return sdx.read(events)
+
+
+def in_group(model: sdx.Retriever) -> float:
+    """The share of the best three items that are of the user's own group."""
+    found = model.recommend(list(range(120)), k=3, exclude_seen=False).to_pydict()
+    own = [int(i) // 10 == int(u) % 4 for u, i in zip(found["user"], found["item"], strict=True)]
+    return float(np.mean(own))
+
+
+@every_objective
+@pytest.mark.parametrize("encoder", ["user", "history", "mix"])
+def test_every_objective_learns_the_groups_with_every_encoder(
+    log: sdx.Interactions, objective: str, encoder: str
+) -> None:
+    model = sdx.fit(objective, log, encoder=encoder, epochs=15, **SMALL)
+    assert in_group(model) > 0.9
+
+
+@every_objective
+@pytest.mark.parametrize("score", ["dot", "dot_bias"])
+def test_every_objective_learns_with_inner_products(
+    log: sdx.Interactions, objective: str, score: str
+) -> None:
+    model = sdx.fit(objective, log, score=score, epochs=25, **SMALL)
+    assert in_group(model) > 0.8
+
+
+@pytest.mark.parametrize("correction", ["none", "uniform", "proposal"])
+@pytest.mark.parametrize("objective", ["bir", "xir"])
+def test_every_correction_learns(log: sdx.Interactions, objective: str, correction: str) -> None:
+    model = sdx.fit(objective, log, correction=correction, epochs=20, **SMALL)
+    assert in_group(model) > 0.85
+
+
+def test_the_cache_may_be_divided_by_its_own_counts_and_fade(log: sdx.Interactions) -> None:
+    options = {"cache_weight": "occurrence", "cache_decay": 0.9, "cache_share": 0.5}
+    assert in_group(sdx.fit("xir", log, epochs=20, **options, **SMALL)) > 0.9
+
+
+def test_a_model_is_served_from_the_multi_index_if_asked(log: sdx.Interactions) -> None:
+    model = sdx.fit("bir", log, index="imi", epochs=15, **SMALL)
+    assert isinstance(model.index, Imi)
+    assert in_group(model) > 0.9
+
+
+def gradients(block: int, objective: str, correction: str) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(23, 4, generator=generator).requires_grad_()
+    scorer = Dot(torch.randn(11, 4, generator=generator), torch.randn(11, generator=generator))
+    scorer.train()
+    target = torch.randint(11, (23,), generator=generator)
+    logp = torch.rand(11, generator=generator).log_softmax(0)
+    made = InBatch(objective, logp, 23, correction=correction, block=block)
+    loss = made(Flat(scorer), query, target, generator)
+    loss.sum().backward()
+    assert query.grad is not None
+    touched = [t.grad for table in (scorer.items, scorer.bias) for t in table.touched()]  # type: ignore[union-attr]
+    return [loss.detach(), query.grad, *touched]
+
+
+@pytest.mark.parametrize("objective", ["ssl", "ssl_pop", "mns", "g_tower"])
+def test_in_blocks_the_loss_and_its_gradients_are_the_same(objective: str) -> None:
+    for whole, blocks in zip(
+        gradients(0, objective, "none"), gradients(5, objective, "none"), strict=True
+    ):
+        assert torch.allclose(whole, blocks, atol=1e-5)
+
+
+@pytest.mark.parametrize("objective", ["bir", "xir"])
+@pytest.mark.parametrize("correction", ["none", "uniform", "proposal"])
+def test_in_blocks_what_was_drawn_again_is_kept_for_the_gradient(
+    objective: str, correction: str
+) -> None:
+    """The loss and its gradient are of the same draws: a block of all rows changes nothing."""
+    whole, blocks = (gradients(n, objective, correction) for n in (0, 23))
+    for a, b in zip(whole, blocks, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("objective", ["g_tower", "xir"])
+def test_a_killed_run_goes_on_to_the_very_same_model(
+    log: sdx.Interactions, objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache and the stream's counts are part of the checkpoint."""
+    options = SMALL | {"epochs": 5, "cache_decay": 0.95}
+    whole = sdx.fit(objective, log, **options)
+    steps, plain = 0, Trainer.step
+
+    def step(self: Trainer, at: torch.Tensor) -> None:
+        nonlocal steps
+        steps += 1
+        if steps > 25:
+            raise KeyboardInterrupt
+        plain(self, at)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", step)
+        with pytest.raises(KeyboardInterrupt):
+            sdx.fit(objective, log, folder=tmp_path, **options)
+    again = sdx.fit(objective, log, folder=tmp_path, resume=True, **options)
+    assert torch.equal(again.index.scorer.items.weight, whole.index.scorer.items.weight)
+
+
+def test_a_smaller_last_batch_and_a_batch_of_one_are_trained_on(log: sdx.Interactions) -> None:
+    for objective in OBJECTIVES:
+        job = two_tower(log, objective=objective, **(SMALL | {"batch_size": 64}))
+        trainer = job.trainer(log)
+        trainer.modules.train()
+        for size in (64, 7, 1):
+            trainer.step(torch.arange(size))
+        assert trainer.total.isfinite()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"objective": "bri"}, "bir"),
+        ({"correction": "popularity"}, "proposal"),
+        ({"cache_share": 1.5}, "cache_share from 0 to 1"),
+        ({"negatives": 0}, "negatives"),
+        ({"block": -1}, "block"),
+        ({"batch_size": 0}, "batch_size > 0"),
+        ({"own": "maybe"}, "keep"),
+        ({"index": "uniform"}, "imi"),
+        ({"temperature": 0.0}, "temperature"),
+    ],
+    ids=lambda o: next(iter(o)) if isinstance(o, dict) else "",
+)
+def test_options_that_make_no_sense_are_refused(
+    log: sdx.Interactions, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(sdx.SoftdexError, match=said):
+        sdx.fit("two_tower", log, **options)
+
+
+def test_the_objective_of_a_recipe_by_its_name_is_no_option(log: sdx.Interactions) -> None:
+    with pytest.raises(sdx.SoftdexError, match="objective"):
+        sdx.fit("bir", log, objective="ssl")
