@@ -1,7 +1,7 @@
 """Fused: lookups and updates of table rows as single GPU kernels (Triton), nothing in between kept.
 
 Each does what its plain form does on a CPU: `Table.dots`, `Table.bag`, `RowAdam._update`,
-`kmeans.nearest`.
+`kmeans.nearest`, `draw.drawn`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 ROWS = 16  # rows a program holds at a time
 REPEATS = 8  # lookups of one row that are added at a time
 POINTS, WORDS, COLUMNS = 128, 64, 32  # of a product of points and words
+CELLS = 1024  # of a row that is summed up, at a time
 
 
 @triton.jit
@@ -126,6 +127,41 @@ def _nearest(
     tl.store(out + row, code.to(tl.int64), row < n)
 
 
+@triton.jit
+def _below(logs, seed, ends, out, size, draws, STEPS: tl.constexpr, CELLS: tl.constexpr):
+    """Of one row: sorted points of a line to `ends`, then how many lie below each step to `out`."""
+    row = tl.program_id(0).to(tl.int64)
+    key, place = tl.load(seed), tl.arange(0, CELLS)
+    line = tl.zeros((), tl.float64)
+    for first in range(0, draws + 1, CELLS):
+        n = first + place
+        chance = tl.rand(key, row * (draws + 1) + n) + 2.0**-33
+        gap = tl.where(n <= draws, -tl.log(chance), 0.0).to(tl.float64)
+        tl.store(ends + row * (draws + 1) + n, tl.cumsum(gap, 0) + line, n <= draws)
+        line += tl.sum(gap, 0)
+    mass = tl.zeros((), tl.float64)
+    for first in range(0, size, CELLS):
+        j = first + place
+        log = tl.load(logs + row * size + j, j < size, -float("inf"))
+        mass += tl.sum(tl.exp(log).to(tl.float64), 0)
+    tl.debug_barrier()  # every thread sees the whole line
+    done = tl.zeros((), tl.float64)
+    for first in range(0, size, CELLS):
+        j = first + place
+        log = tl.load(logs + row * size + j, j < size, -float("inf"))
+        weight = tl.exp(log).to(tl.float64)
+        step = (tl.cumsum(weight, 0) + done) / mass * line
+        done += tl.sum(weight, 0)
+        low, high = tl.zeros((CELLS,), tl.int32), tl.full((CELLS,), draws, tl.int32)
+        for _ in range(STEPS):
+            middle = (low + high) // 2
+            end = tl.load(ends + row * (draws + 1) + middle, low < high, 0.0)
+            before = (end < step) & (low < high)
+            low = tl.where(before, middle + 1, low)
+            high = tl.where(before, high, middle)
+        tl.store(out + row * size + j, tl.where(j == size - 1, draws, low), j < size)
+
+
 def dots(query: Tensor, table: Tensor, ids: Tensor) -> Tensor:
     """Inner products (B, N) of queries (B, D) with the rows ids (B, N)."""
     size, n = ids.shape
@@ -155,6 +191,19 @@ def nearest(points: Tensor, words: Tensor) -> Tensor:
         points, words, words.square().sum(1), out, len(points), *words.shape,
         points.stride(0), words.stride(0), POINTS, WORDS, COLUMNS,
     )  # fmt: skip
+    return out
+
+
+def below(log_weight: Tensor, seed: Tensor, draws: int) -> Tensor:
+    """How many of so many draws a row fall on a candidate or one before it, (B, N) int32.
+
+    `seed` is one number on the device: the same one gives the same draws.
+    """
+    rows, size = log_weight.shape
+    ends = torch.empty(rows, draws + 1, dtype=torch.float64, device=log_weight.device)
+    out = torch.empty(rows, size, dtype=torch.int32, device=log_weight.device)
+    steps = (draws + 1).bit_length()
+    _below[(rows,)](log_weight.contiguous(), seed, ends, out, size, draws, steps, CELLS)
     return out
 
 

@@ -177,3 +177,27 @@ def test_the_nearest_word_is_the_nearest_also_where_rows_lie_apart(
     points, words = (torch.randn(rows, dim, generator=generator) for rows in (n, size))
     (codes,) = kernels("nearest", points, words)
     assert torch.equal(codes, torch.cdist(points.double(), words.double()).argmin(1))
+
+
+@pytest.mark.parametrize(("size", "draws"), [(1, 1), (6, 300), (1500, 1100)])
+def test_draws_follow_their_law_and_are_as_many_as_asked(
+    kernels: Kernels, size: int, draws: int
+) -> None:
+    generator = torch.Generator().manual_seed(size)
+    rows = 4
+    weight = torch.rand(size, generator=generator) * (torch.rand(size, generator=generator) > 0.3)
+    weight[0] = 1.0
+    weight /= weight.sum()
+    logs = weight.log().repeat(rows, 1)
+    (below,) = kernels("below", logs, torch.tensor([5]), draws)
+    counts = below.diff(dim=1, prepend=torch.zeros_like(below[:, :1]))
+    assert (counts.sum(1) == draws).all()
+    assert (counts >= 0).all()
+    assert (counts[:, weight == 0] == 0).all()
+    error = (weight * (1 - weight) / (rows * draws)).sqrt()
+    assert ((counts.double().mean(0) / draws - weight).abs() <= 5 * error + 1e-9).all()
+    (again,) = kernels("below", logs, torch.tensor([5]), draws)
+    (other,) = kernels("below", logs, torch.tensor([6]), draws)
+    assert torch.equal(below, again)
+    assert size == 1 or not torch.equal(below, other)
+    assert size == 1 or not torch.equal(counts[0], counts[1])

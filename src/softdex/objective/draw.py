@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from softdex.encode.table import fused_for
 from softdex.tables import say_if_compiling
 
 BLOCK_CELLS = 2**24  # (row, candidate) pairs whose draws are counted at a time on a GPU
@@ -29,17 +30,21 @@ def drawn(log_weight: Tensor, draws: int, generator: torch.Generator | None = No
     counts = torch.empty_like(log_weight, dtype=torch.int32)
     rows = max(1, BLOCK_CELLS // max(log_weight.shape[1], draws + 1))
     for part, place in zip(torch.split(log_weight, rows), torch.split(counts, rows), strict=True):
-        place.copy_(_counted(part, draws, generator))
+        below = _below(part, draws, generator)
+        torch.diff(below, dim=1, prepend=torch.zeros_like(below[:, :1]), out=place)
     return counts
 
 
-def _counted(log_weight: Tensor, draws: int, generator: torch.Generator | None) -> Tensor:
+def _below(log_weight: Tensor, draws: int, generator: torch.Generator | None) -> Tensor:
+    """How many draws fall on a candidate or one before it, (B, N)."""
+    if (fused := fused_for(log_weight)) is not None:
+        seed = torch.randint(2**31, (1,), generator=generator, device=log_weight.device)
+        return fused.below(log_weight, seed, draws)
     gaps = torch.empty(len(log_weight), draws + 1, device=log_weight.device)
     ends = gaps.exponential_(generator=generator).cumsum(1, dtype=torch.float64)
     steps = log_weight.exp().cumsum(1, dtype=torch.float64)
     steps = steps / steps[:, -1:] * ends[:, -1:]
-    below = torch.searchsorted(ends[:, :-1].contiguous(), steps, out_int32=True)
-    return below.diff(dim=1, prepend=torch.zeros_like(below[:, :1]))
+    return torch.searchsorted(ends[:, :-1].contiguous(), steps, out_int32=True)
 
 
 def _compiled(log_weight: Tensor, draws: int, generator: torch.Generator | None) -> Tensor:
