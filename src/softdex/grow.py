@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from softdex.catalogue import find, listed
-from softdex.encode.history import Mixed, Vae
+from softdex.encode.history import Vae
 from softdex.errors import DataError, SoftdexError, choose, some
 from softdex.index.flat import Flat
 from softdex.index.imi import build, codewords_for
@@ -20,6 +20,7 @@ from softdex.interactions import Interactions
 from softdex.keys import Keys, merge
 from softdex.objective.softmax import log_mass
 from softdex.options import fits
+from softdex.parts import ENCODERS, kind_of, reading
 from softdex.ragged import Ragged, group
 from softdex.score import Cosine, Dot
 from softdex.solve.fold_in import FoldIn
@@ -185,10 +186,8 @@ def _extended(scorer: Dot | Cosine, rows: dict[str, Tensor], order: np.ndarray) 
 
 def _reading(encoder: Any, scorer: Dot | Cosine, new: int, order: np.ndarray) -> Any:
     """The encoder over the new items; as a part of a history a new item says nothing yet."""
-    if isinstance(encoder, FoldIn):
-        return FoldIn(encoder.vectors.weight, encoder.total, encoder.terms, scorer.items)
-    if isinstance(encoder, Mixed):
-        return Mixed(encoder.vectors.weight, encoder.share, encoder.length, scorer.items)
+    if ENCODERS[kind_of(encoder)].shares_items:
+        return reading(encoder, scorer.items)
     if isinstance(encoder, Vae):
         bag = torch.nn.functional.pad(encoder.bag.weight, (0, 0, 0, new))[order]
         rest = (encoder.bias, encoder.mix, encoder.mix_bias, encoder.out, encoder.out_bias)

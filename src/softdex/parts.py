@@ -17,6 +17,7 @@ from softdex.artifact import Contents, check_kinds
 from softdex.catalogue import plain_type
 from softdex.encode.counting import Anyone, Neighbours
 from softdex.encode.history import Mixed, Vae
+from softdex.encode.sequence import Dnn, Sequence
 from softdex.encode.table import Users
 from softdex.errors import ArtifactError
 from softdex.index.flat import Flat
@@ -62,6 +63,36 @@ ENCODERS = {
             "out_bias": (FLOATS, "D"),
         },
     ),
+    "sequence": Part(
+        Sequence,
+        {
+            "positions": (FLOATS, "WD"),
+            "attend": (FLOATS, "RDA"),
+            "attend_bias": (FLOATS, "RA"),
+            "mix": (FLOATS, "RDD"),
+            "mix_bias": (FLOATS, "RD"),
+            "widen": (FLOATS, "RDF"),
+            "widen_bias": (FLOATS, "RF"),
+            "narrow": (FLOATS, "RFD"),
+            "narrow_bias": (FLOATS, "RD"),
+            "norm": (FLOATS, "K2D"),
+            "heads": (LONGS, ""),
+        },
+        shares_items=True,
+    ),
+    "dnn": Part(
+        Dnn,
+        {
+            "first": (FLOATS, "DF"),
+            "first_bias": (FLOATS, "F"),
+            "second": (FLOATS, "FG"),
+            "second_bias": (FLOATS, "G"),
+            "third": (FLOATS, "GD"),
+            "third_bias": (FLOATS, "D"),
+            "length": (LONGS, ""),
+        },
+        shares_items=True,
+    ),
     "foldin": Part(
         FoldIn,
         {"vectors.weight": (FLOATS, "UD"), "total": (FLOATS, "U"), "terms": (DOUBLES, "T")},
@@ -100,6 +131,7 @@ HISTORY = Part(
 )
 NEEDED = {"recipe": str, "options": dict, "encoder": str, "scorer": str, "softdex": dict}
 INFO = {"index": str, "data": str, "card": (dict, type(None)), "metrics": dict, "training": dict}
+TEMPERATURES = (1e-4, 1e4)  # that a model can be calibrated to
 NOT_INFO = (*NEEDED, "index", "format", "version", "tensors", "users", "items")
 
 
@@ -108,6 +140,7 @@ def rebuild(contents: Contents) -> tuple[Any, Any]:
     manifest, tensors, users, items = contents
     check_kinds(manifest, NEEDED, needed=True)
     check_kinds(manifest, INFO, needed=False)
+    _check_temperature(manifest.get("temperature", 1.0))
     parts = {"": HISTORY}
     for role, known in (("encoder", ENCODERS), ("scorer", SCORERS), ("index", INDEXES)):
         name = manifest.get(role, "flat")
@@ -151,8 +184,17 @@ def kind_of(part: Any) -> str:
     return type(part).__name__.lower()
 
 
+def reading(encoder: Any, items: Any) -> Any:
+    """An encoder with another table of items to read histories with."""
+    part = ENCODERS[kind_of(encoder)]
+    state = encoder.state_dict()
+    own = {n: state[n].detach() for n in part.tensors}
+    return _build(part, "", own, items=items)
+
+
 def _build(part: Part, role: str, tensors: Mapping[str, Tensor], **shared: Any) -> Any:
-    own = {n.split(".")[1]: tensor for n, tensor in tensors.items() if n.startswith(role)}
+    named = {n.removeprefix(role): t for n, t in tensors.items() if n.startswith(role)}
+    own = {name.partition(".")[0]: tensor for name, tensor in named.items()}
     return part.kind(**own, **shared)
 
 
@@ -172,6 +214,7 @@ def _check_tensors(
     if wrong := [name for name in not_finite(tensors) if name != "index.effort"]:
         raise ValueError(f"{', '.join(wrong)} holds what is not finite")
     _check_index(tensors)
+    _check_sequence(tensors)
     if bool((tensors["item_counts"] < 0).any()):
         raise ValueError("an item was counted less than 0 times")
     if "encoder.total" in tensors and bool((tensors["encoder.total"] < 0).any()):
@@ -180,6 +223,13 @@ def _check_tensors(
     if "encoder.indptr" in tensors:
         lists = tensors["encoder.indptr"], tensors["encoder.indices"]
         check_lists("encoder", *lists, num_items, num_items)
+
+
+def _check_temperature(value: Any) -> None:
+    """Refuse what cannot be divided by."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not TEMPERATURES[0] <= value <= TEMPERATURES[1]:
+        raise ValueError(f"the manifest's 'temperature' is {str(value)[:40]!r}")
 
 
 def _check_index(tensors: dict[str, Tensor]) -> None:
@@ -192,6 +242,19 @@ def _check_index(tensors: dict[str, Tensor]) -> None:
     last, effort = int(tensors["index.last"]), float(tensors["index.effort"])
     if not (int(cell.min()) >= 0 and int(cell.max()) < cells and last in range(3) and effort > 0):
         raise ValueError("the index has cells or settings that do not exist")
+
+
+def _check_sequence(tensors: dict[str, Tensor]) -> None:
+    """Refuse heads, lengths and widths that no reader of histories has."""
+    if "encoder.length" in tensors and int(tensors["encoder.length"]) < 1:
+        raise ValueError("the encoder reads no history at all")
+    if "encoder.heads" not in tensors:
+        return
+    heads, positions = int(tensors["encoder.heads"]), tensors["encoder.positions"]
+    layers, dim, three = tensors["encoder.attend"].shape
+    good = heads > 0 and dim % heads == 0 and three == 3 * dim and len(positions) > 0
+    if not good or len(tensors["encoder.norm"]) != 2 * layers + 1:
+        raise ValueError("the encoder's heads, positions, widths or norms do not fit together")
 
 
 def _check_shape(

@@ -20,6 +20,7 @@ from softdex.objective.in_batch import (
     resampled,
     resampling,
 )
+from softdex.objective.sampled import FLOOR
 
 OBJECTIVES = ("ssl", "ssl_pop", "mns", "g_tower", "bir", "xir")
 AGAIN = ("bir", "xir")  # draw their candidates again
@@ -102,7 +103,7 @@ class InBatch(nn.Module):
     def forward(
         self, index: Index, query: Tensor, target: Tensor, generator: torch.Generator
     ) -> Tensor:
-        """loss (B,) of targets (B,)."""
+        """loss (B,) of targets (B,); -1 stands for none: any loss, and nobody's candidate."""
         size, scorer = len(target), index.scorer
         ids = self._ids(target, generator)
         law = self._law(ids, size)
@@ -121,7 +122,7 @@ class InBatch(nn.Module):
             counts = self._drawn(rows, others, generator, scores)
             loss = self._against(rows, others, counts, scores)
         if self.objective == "xir":
-            self.cache.replace(ids, counts.sum(0), generator)
+            self.cache.replace(ids.clamp(min=0), counts.sum(0), generator)
         return loss
 
     def _ids(self, target: Tensor, generator: torch.Generator) -> Tensor:
@@ -135,10 +136,18 @@ class InBatch(nn.Module):
         return torch.cat([target, more])
 
     def _law(self, ids: Tensor, size: int) -> Tensor:
-        """log p of candidates, of which so many are the batch's own; only differences matter."""
+        """log p of candidates, of which so many are the batch's own; only differences matter.
+
+        That of -1, which stands for no item, is so large that it never counts.
+        """
+        return torch.where(ids < 0, -FLOOR, self._log_probability(ids.clamp(min=0), size))
+
+    def _log_probability(self, ids: Tensor, size: int) -> Tensor:
         if self.objective == "g_tower":
             return self.frequencies(ids)
         logp = self.logp[ids]
+        if self.objective == "ssl":
+            return torch.zeros_like(logp)
         if self.objective == "mns":
             return mixed(logp, size, len(ids) - size, len(self.logp))
         if self.objective == "xir" and self.cache_weight == "occurrence":
@@ -182,8 +191,7 @@ class InBatch(nn.Module):
                 slice(rows.start, rows.start + len(rows.target)),
                 self._left_out(rows, others),
             )
-            law = (None, None) if self.objective == "ssl" else (others.logp, others.logp[own])
-            return batch_softmax(rows.pos, scores, out, *law)
+            return batch_softmax(rows.pos, scores, out, others.logp, others.logp[own])
         losses = []
         for pool, share, _ in self._pools(others):
             weight = None

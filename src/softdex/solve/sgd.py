@@ -39,9 +39,10 @@ class Composition:
     `query` is what the encoder made of the users, so the loss does not know what a user is.
     `draws` is how many items it draws, for the whole batch if `shared`; unless the index `proposes`
     them, they are what the batch holds, and the index only serves. A loss that is a module may
-    remember things: they are saved with the run. A step takes events, or
-    with `targets` > 0 users with up to so many of their items, which are both what the encoder
-    reads and what it should find.
+    remember things: they are saved with the run. A step takes events, or with `targets` > 0 users
+    with up to so many of their items, which are both what the encoder reads and what it should
+    find: all of them at once, or if `ordered` each from those before it. Of these queries `rows`
+    are trained on in a step, 0: all.
     """
 
     encoder: nn.Module
@@ -52,6 +53,8 @@ class Composition:
     shared: bool = True
     targets: int = 0
     proposes: bool = True
+    ordered: bool = False
+    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -199,10 +202,49 @@ class Histories:
         return Batch(self.users[at], target, self.counts[place] * real * scale)
 
 
+class Sequences:
+    """Batches of users with their items in the order of time, as wide as the encoder reads and one
+    more; of a longer history there are several, so that each item is once what should be found.
+    """
+
+    def __init__(self, log: Interactions, most: int, device: torch.device) -> None:
+        history = log.histories
+        rows = np.flatnonzero(history.lengths > 1)
+        if not len(rows):
+            raise DataError(
+                "fit: no user has two events, so nothing follows on anything. Choose a recipe that "
+                "does not read sequences."
+            )
+        parts = -(-(history.lengths[rows] - 1) // most)
+        part = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+        user = np.repeat(rows, parts)
+        end = history.indptr[1:][user] - part * most
+        start = np.maximum(history.indptr[:-1][user], end - most - 1)
+        weight = np.ones(len(log), np.float32) if log.weight is None else log.weight
+        order = np.lexsort((np.zeros(len(log)) if log.time is None else log.time, log.user))
+        columns = user, start, end - start, history.ids
+        self.users, self.start, self.length, self.ids = (
+            torch.from_numpy(np.asarray(c, np.int64)).to(device) for c in columns
+        )
+        self.weight = torch.from_numpy(np.asarray(weight[order], np.float32)).to(device)
+        self.most, self.size = min(most, int((end - start).max()) - 1), len(user)
+
+    def batch(self, at: Tensor, generator: torch.Generator) -> Batch:
+        """The windows of these numbers. On a GPU always as wide, so that nothing waits for it."""
+        length = self.length[at].unsqueeze(1)
+        width = self.most + 1 if at.is_cuda else int(length.max())
+        place = torch.arange(width, device=at.device)
+        real = place < length
+        place = (self.start[at].unsqueeze(1) + place).clamp(max=len(self.ids) - 1)
+        return Batch(
+            self.users[at], torch.where(real, self.ids[place], -1), self.weight[place] * real
+        )
+
+
 class Trainer:
     """Weights, optimisers, index and generator of one run, as one thing to save and restore."""
 
-    feed: Events | Histories
+    feed: Events | Histories | Sequences
 
     def __init__(self, parts: Composition, settings: Settings, device: torch.device) -> None:
         self.parts, self.settings, self.device = parts, settings, device
@@ -233,7 +275,9 @@ class Trainer:
         """Take the events of a log to the device."""
         self.log = log
         most, seed = self.parts.targets, self.settings.seed
-        if most:
+        if most and self.parts.ordered:
+            self.feed = Sequences(log, most, self.device)
+        elif most:
             self.feed = Histories(log, most, seed, self.device)
         else:
             self.feed = Events(log, self.device)
@@ -326,7 +370,9 @@ class Trainer:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False):
             users, target, weight = self.feed.batch(at, self.generator)
             penalty = None
-            if self.parts.targets:
+            if self.parts.ordered:
+                query, target, weight = self._queries(target, weight)
+            elif self.parts.targets:
                 query, penalty = self.parts.encoder.learn(target, self.generator)  # type: ignore[operator]
             else:
                 query = self.parts.encoder(users, leave_out=target)
@@ -341,6 +387,17 @@ class Trainer:
             self.dense.step()
             self.dense.zero_grad()
         self.total += loss.detach()
+
+    def _queries(self, sequence: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A query behind each item but the last (R, D), the item that follows, and its weight."""
+        query = self.parts.encoder.learn(sequence[:, :-1], self.generator)  # type: ignore[operator]
+        target, weight = sequence[:, 1:].reshape(-1), weight[:, 1:].reshape(-1)
+        query = query.reshape(len(target), -1)
+        if 0 < self.parts.rows < len(target):
+            chance = torch.rand(len(target), generator=self.generator, device=self.device)
+            at = torch.where(target >= 0, chance, chance - 1).topk(self.parts.rows).indices
+            query, target, weight = query[at], target[at], weight[at]
+        return query, target, weight / weight.sum().clamp(min=1e-12)
 
 
 def _under(head: str, state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,0 +1,184 @@
+"""Sequences: a user is what they had, in its order.
+
+Histories stand at the left, -1 behind their end. Nothing looks ahead, so what stands behind a
+position cannot change it: neither later items nor padding. Positions are counted from the end.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, layer_norm, relu, scaled_dot_product_attention
+
+from softdex.encode.history import padded
+from softdex.encode.table import Table
+from softdex.ragged import Ragged
+
+
+def at_the_end(states: Tensor, ids: Tensor) -> Tensor:
+    """The state (B, D) of the last item of each history, of states (B, L, D); 0 of an empty one."""
+    length = (ids >= 0).sum(1)
+    last = states[torch.arange(len(ids), device=ids.device), (length - 1).clamp(min=0)]
+    return last * (length > 0).unsqueeze(1)
+
+
+@final
+class Sequence(nn.Module):
+    """Causal self-attention over the history (SASRec): the query is the last item's state.
+
+        x_j = item_j + position;   x += attention(norm x);   x += narrow gelu(widen norm x);
+        query = norm x_last
+
+    Args:
+        positions: (M, D), the last row is that of the last item; longer histories are cut.
+        attend, attend_bias: to queries, keys and values, (N, D, 3 D) and (N, 3 D), N layers.
+        mix, mix_bias: of what was attended to, (N, D, D) and (N, D).
+        widen, widen_bias, narrow, narrow_bias: (N, D, F), (N, F), (N, F, D), (N, D).
+        norm: scale and shift of two norms a layer and of the last one, (2 N + 1, 2, D).
+        heads: a divisor of D.
+        items: the scorer's item table.
+        dropout: of embeddings and of what a layer adds, in training.
+    """
+
+    reads_history = True
+    heads: Tensor
+
+    def __init__(
+        self,
+        positions: Tensor,
+        attend: Tensor,
+        attend_bias: Tensor,
+        mix: Tensor,
+        mix_bias: Tensor,
+        widen: Tensor,
+        widen_bias: Tensor,
+        narrow: Tensor,
+        narrow_bias: Tensor,
+        norm: Tensor,
+        heads: Tensor,
+        items: Table,
+        *,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(positions)
+        self.attend, self.attend_bias = nn.Parameter(attend), nn.Parameter(attend_bias)
+        self.mix, self.mix_bias = nn.Parameter(mix), nn.Parameter(mix_bias)
+        self.widen, self.widen_bias = nn.Parameter(widen), nn.Parameter(widen_bias)
+        self.narrow, self.narrow_bias = nn.Parameter(narrow), nn.Parameter(narrow_bias)
+        self.norm = nn.Parameter(norm)
+        self.register_buffer("heads", heads)
+        self.items, self.dropout = items, dropout
+        self.layers, self.most, self.split = len(attend), len(positions), int(heads)
+        self.query_bytes = 4 * self.most * (attend.shape[2] + widen.shape[2])
+
+    def forward(
+        self,
+        users: np.ndarray | Tensor,
+        history: Ragged | None = None,
+        leave_out: Tensor | None = None,
+    ) -> Tensor:
+        """Queries (B, D) of histories."""
+        assert history is not None
+        longest = max(1, min(self.most, int(history.lengths.max(initial=0))))
+        ids = padded(history, longest).to(self.positions.device)
+        return at_the_end(self.states(ids), ids)
+
+    def learn(self, ids: Tensor, generator: torch.Generator) -> Tensor:
+        """Queries (B, L, D), one behind each item of padded histories (B, L)."""
+        return self.states(ids, generator)
+
+    def states(self, ids: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """A state for each item (B, L, D); without a generator nothing is dropped."""
+        length = (ids >= 0).sum(1, keepdim=True)
+        place = torch.arange(ids.shape[1], device=ids.device) + self.most - length
+        x = self.items(ids) + self.positions[place.clamp(0, self.most - 1)]
+        x = self._dropped(x, generator)
+        for layer in range(self.layers):
+            x = x + self._dropped(self._attended(self._normed(x, 2 * layer), layer), generator)
+            wide = gelu(self._normed(x, 2 * layer + 1) @ self.widen[layer] + self.widen_bias[layer])
+            more = wide @ self.narrow[layer] + self.narrow_bias[layer]
+            x = x + self._dropped(more, generator)
+        return self._normed(x, 2 * self.layers)
+
+    def _normed(self, x: Tensor, which: int) -> Tensor:
+        scale, shift = self.norm[which]
+        return layer_norm(x, x.shape[-1:], scale, shift, 1e-6)
+
+    def _attended(self, x: Tensor, layer: int) -> Tensor:
+        size, length, dim = x.shape
+        three = (x @ self.attend[layer] + self.attend_bias[layer]).view(
+            size, length, 3, self.split, dim // self.split
+        )
+        query, key, value = three.permute(2, 0, 3, 1, 4)
+        found = scaled_dot_product_attention(query, key, value, is_causal=True)
+        joined = found.transpose(1, 2).reshape(size, length, dim)
+        return joined @ self.mix[layer] + self.mix_bias[layer]
+
+    def _dropped(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        if not self.dropout or generator is None:
+            return x
+        kept = torch.rand(x.shape, generator=generator, device=x.device) >= self.dropout
+        return x * kept / (1 - self.dropout)
+
+
+@final
+class Dnn(nn.Module):
+    """The mean of the history through three layers (YoutubeDNN): the query is what comes out.
+
+        query = relu(relu(mean W1 + b1) W2 + b2) W3 + b3
+
+    Args:
+        first, first_bias, second, second_bias, third, third_bias: (D, F), (F,), (F, G), (G,),
+            (G, D) and (D,).
+        length: how many of the latest items are looked at.
+        items: the scorer's item table.
+    """
+
+    reads_history = True
+    length: Tensor
+
+    def __init__(
+        self,
+        first: Tensor,
+        first_bias: Tensor,
+        second: Tensor,
+        second_bias: Tensor,
+        third: Tensor,
+        third_bias: Tensor,
+        length: Tensor,
+        items: Table,
+    ) -> None:
+        super().__init__()
+        self.first, self.first_bias = nn.Parameter(first), nn.Parameter(first_bias)
+        self.second, self.second_bias = nn.Parameter(second), nn.Parameter(second_bias)
+        self.third, self.third_bias = nn.Parameter(third), nn.Parameter(third_bias)
+        self.register_buffer("length", length)
+        self.items, self.most = items, int(length)
+        self.query_bytes = 4 * (self.most * items.dim + first.shape[1] + second.shape[1])
+
+    def forward(
+        self,
+        users: np.ndarray | Tensor,
+        history: Ragged | None = None,
+        leave_out: Tensor | None = None,
+    ) -> Tensor:
+        """Queries (B, D) of histories."""
+        assert history is not None
+        longest = max(1, min(self.most, int(history.lengths.max(initial=0))))
+        ids = padded(history, longest).to(self.first.device)
+        real = ids >= 0
+        return self._query(self.items.bag(ids, real / real.sum(1, keepdim=True).clamp(min=1)))
+
+    def learn(self, ids: Tensor, generator: torch.Generator) -> Tensor:
+        """Queries (B, L, D), one behind each item of padded histories (B, L)."""
+        real = (ids >= 0).unsqueeze(2)
+        sums = (self.items(ids) * real).cumsum(1)
+        return self._query(sums / real.cumsum(1).clamp(min=1))
+
+    def _query(self, mean: Tensor) -> Tensor:
+        wide = relu(mean @ self.first + self.first_bias)
+        return relu(wide @ self.second + self.second_bias) @ self.third + self.third_bias
