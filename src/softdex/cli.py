@@ -37,6 +37,7 @@ from softdex.cli_options import (
     SplitOption,
     TimeColumn,
     UserColumn,
+    Users,
     Weight,
 )
 from softdex.demo import run_demo
@@ -96,6 +97,7 @@ def fit(
     rating: Rating = None,
     weight: Weight = None,
     items: Items = None,
+    users: Users = None,
     duplicates: Duplicates = None,
     bad_rows: BadRows = None,
     separator: Separator = None,
@@ -280,6 +282,7 @@ def compare(
     rating: Rating = None,
     weight: Weight = None,
     items: Items = None,
+    users: Users = None,
     duplicates: Duplicates = None,
     bad_rows: BadRows = None,
     separator: Separator = None,

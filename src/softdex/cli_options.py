@@ -35,6 +35,9 @@ Weight = Annotated[
 Items = Annotated[
     str | None, typer.Option("--items", help="Item table to attach.", rich_help_panel=DATA)
 ]
+Users = Annotated[
+    str | None, typer.Option("--users", help="User table to attach.", rich_help_panel=DATA)
+]
 Duplicates = Annotated[
     str | None, typer.Option(help="Repeated pairs: keep, last or sum.", rich_help_panel=DATA)
 ]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from softdex.catalogue import find, listed
+from softdex.encode.features import Tower
 from softdex.encode.history import Vae
 from softdex.errors import DataError, SoftdexError, choose, some
 from softdex.index.flat import Flat
@@ -22,6 +23,7 @@ from softdex.objective.softmax import log_mass
 from softdex.options import fits
 from softdex.parts import ENCODERS, kind_of, reading
 from softdex.ragged import Ragged, group
+from softdex.read import read_items
 from softdex.score import Cosine, Dot
 from softdex.solve.fold_in import FoldIn
 from softdex.solve.newcomers import chosen_users, newcomers
@@ -42,6 +44,7 @@ class Model(Protocol):
     seen: Ragged
     item_counts: np.ndarray
     item_table: pa.Table | None
+    tower: Tower | None
     info: dict[str, Any]
 
 
@@ -72,16 +75,20 @@ def add_users(model: Model, log: Interactions) -> None:
     _note(model, "users", log.num_users)
 
 
-def add_items(model: Model, log: Interactions) -> None:
-    """Solve for items that were not in training, and put them in their places among the keys."""
+def add_items(model: Model, given: Any) -> None:
+    """Find vectors for items that were not in training, and put them in their places among the
+    keys: from a log of their events, or from their features, if the model reads them."""
     where = "add_items"
-    log = _new(model, log, where, "items", model.items)
-    user = find(model.users, log.users.all(), where, "users")[log.user]
-    log = replace(log, users=model.users, user=user.astype(np.int32))
-    if isinstance(model.encoder, FoldIn):
-        rows = {"items": model.encoder.new_items(log.confidences[1])}
+    if isinstance(given, Interactions):
+        log = _new(model, given, where, "items", model.items)
+        user = find(model.users, log.users.all(), where, "users")[log.user]
+        log = replace(log, users=model.users, user=user.astype(np.int32), user_table=None)
+        if isinstance(model.encoder, FoldIn):
+            rows = {"items": model.encoder.new_items(log.confidences[1])}
+        else:
+            rows = _by_softmax(model, log)
     else:
-        rows = _by_softmax(model, log)
+        log, rows = _by_features(model, given)
     keys, order = merge(model.items, log.items)
     place = np.argsort(order).astype(model.seen.ids.dtype)
     had = np.append(model.seen.ids, len(model.items) + log.item)
@@ -90,7 +97,7 @@ def add_items(model: Model, log: Interactions) -> None:
     index = _with_room(model.index, scorer, log.num_items, order)
 
     model.items, model.item_table = keys, table
-    model.seen = group(np.append(model.seen.row_of, user), place[had], len(model.users))
+    model.seen = group(np.append(model.seen.row_of, log.user), place[had], len(model.users))
     model.item_counts = np.append(model.item_counts, log.item_counts)[order]
     model.encoder = _reading(model.encoder, scorer, log.num_items, order).eval()
     model.index = index.insert(torch.from_numpy(place[-log.num_items :].astype(np.int64)))
@@ -129,6 +136,25 @@ def build_index(model: Model, kind: str, recall: float, k: int, codewords: int |
     with torch.inference_mode():
         query = model.encoder(users, model.seen.take(users))
     model.index = index.tune(query, recall, k)
+
+
+def _by_features(model: Model, table: Any) -> tuple[Interactions, dict[str, Tensor]]:
+    """New items without an event as a log, and new rows of the scorer's tables."""
+    if model.tower is None:
+        raise DataError(
+            f"add_items: expected a log (sdx.read(...)), since {model.recipe} was not trained on "
+            "features of items. Fitted with features= it takes a table of new items."
+        )
+    keys, columns = read_items(table)
+    _refuse_known("add_items", keys, model.items)
+    nobody = np.zeros(0, np.int32)
+    log = Interactions(model.users, keys, nobody, nobody, item_table=columns)
+    scorer = model.index.scorer
+    rows = {"items": model.tower.of(columns).to(scorer.items.weight)}
+    known = scorer.offsets(slice(0, scorer.num_items))
+    if known is not None:  # nobody knows how popular they will be: as the others are on average
+        rows["bias" if isinstance(scorer, Dot) else "prior"] = known.mean().expand(len(keys))
+    return log, rows
 
 
 def _by_softmax(model: Model, log: Interactions) -> dict[str, Tensor]:
@@ -212,7 +238,12 @@ def _new(model: Model, log: Interactions, where: str, what: str, known: Keys) ->
     log = log.compact()
     if not len(log):
         raise DataError(f"{where}: the log is empty.")
-    keys = (log.users if what == "users" else log.items).all()
+    _refuse_known(where, log.users if what == "users" else log.items, known)
+    return log
+
+
+def _refuse_known(where: str, new: Keys, known: Keys) -> None:
+    keys = new.all()
     old = np.flatnonzero(known.lookup(keys) >= 0)
     if len(old):
         names = some([repr(k) for k in keys.take(pa.array(old)).to_pylist()])
@@ -220,7 +251,6 @@ def _new(model: Model, log: Interactions, where: str, what: str, known: Keys) ->
             f"{where}: {names} in the model already. Leave them out, or fit again with start= this "
             "model."
         )
-    return log
 
 
 def _rows_below(table: pa.Table, log: Interactions) -> pa.Table:

@@ -33,6 +33,7 @@ class Interactions:
         extra: other columns that were asked for (a `test` flag, say).
         item_table: one row per item key, or None.
         card: how the split was made that this log is the training part of, or None.
+        user_table: one row per user key, or None.
     """
 
     users: Keys
@@ -45,6 +46,7 @@ class Interactions:
     extra: Mapping[str, np.ndarray] = field(default_factory=dict)
     item_table: pa.Table | None = None
     card: Mapping[str, Any] | None = None
+    user_table: pa.Table | None = None
 
     def __post_init__(self) -> None:
         own = (self.user, self.item, self.time, self.rating, self.weight)
@@ -132,15 +134,15 @@ class Interactions:
     def compact(self) -> Interactions:
         """Forget the keys that no row uses."""
         keep_users, keep_items = self.user_counts > 0, self.item_counts > 0
-        table = self.item_table
         return replace(
             self,
             users=_subset(self.users, keep_users),
             items=_subset(self.items, keep_items),
             user=(np.cumsum(keep_users, dtype=np.int32) - 1)[self.user],
             item=(np.cumsum(keep_items, dtype=np.int32) - 1)[self.item],
-            item_table=None if table is None else table.filter(pa.array(keep_items)),
+            item_table=_kept(self.item_table, keep_items),
             card=None,
+            user_table=_kept(self.user_table, keep_users),
         )
 
     def min_rating(self, threshold: float) -> Interactions:
@@ -215,8 +217,9 @@ class Interactions:
         facts["time"] = "none" if self.time is None else span(self.time)
         top = counts[: max(1, items // 100)].sum() / counts.sum()
         facts["popularity"] = f"top 1 % of items take {top:.1%}; Gini {gini(counts):.2f}"
-        if self.item_table is not None:
-            facts["item columns"] = ", ".join(self.item_table.column_names)
+        for what, table in (("item", self.item_table), ("user", self.user_table)):
+            if table is not None:
+                facts[f"{what} columns"] = ", ".join(table.column_names)
         for i, warning in enumerate(self.lint(), 1):
             facts[f"warning {i}"] = warning
         return Record("Interactions", facts)
@@ -256,6 +259,10 @@ def _texts(keys: Keys) -> pa.Array:
 
 def _subset(keys: Keys, keep: np.ndarray) -> Keys:
     return keys if keep.all() else Keys(keys.values.filter(pa.array(keep)), keys.type)
+
+
+def _kept(table: pa.Table | None, keep: np.ndarray) -> pa.Table | None:
+    return None if table is None else table.filter(pa.array(keep))
 
 
 def _spread(counts: np.ndarray) -> str:

@@ -12,18 +12,28 @@ import torch
 from torch import Tensor
 
 from softdex.artifact import plain
+from softdex.encode.features import Tower
 from softdex.errors import SoftdexError, some
 from softdex.holdout import Holdout
 from softdex.interactions import Interactions
 from softdex.keys import Keys
-from softdex.parts import letters_of, not_finite, saved_tensors
+from softdex.parts import (
+    ENCODERS,
+    kind_of,
+    letters_of,
+    not_finite,
+    reading,
+    saved_tensors,
+)
 from softdex.retrieve import Retriever, from_training
+from softdex.score import Cosine, Dot, over
 from softdex.solve.checkpoint import Keeper
 from softdex.solve.fold_in import FoldIn
 from softdex.solve.loop import Job, Outcome, Run, pick_device
 from softdex.tables import say
 
 METRIC = "ndcg@20"
+BLOCK = 2**18  # items whose vectors a tower writes out at a time
 MEASURED_USERS = 2000  # a fixed sample of the holdout is measured after each epoch
 
 
@@ -52,6 +62,8 @@ def learn(
         max_memory: bytes the training may hold; more is refused before it starts.
     """
     model = from_training(name, options, log, made.encoder, made.scorer)  # type: ignore[arg-type]
+    if start is not None and isinstance(getattr(made.scorer, "items", None), Tower):
+        raise SoftdexError("fit: start= and features= do not go together. Leave one of them out.")
     if start is not None:
         take_over(model, start)
     needed, where = made.memory(log), pick_device(made.schedule.device)
@@ -75,12 +87,28 @@ def finish(model: Retriever, run: Run) -> Retriever:
     model.info["training"] = _summary(outcome)
     if (index := run.trainer.served()) is not None:
         model.index = index  # type: ignore[assignment]
+    _write_out(model)
     if wrong := not_finite(saved_tensors(model.encoder, model.index.scorer)):
         raise SoftdexError(
             f"fit: the training ended in {some(wrong)} not finite. Choose less extreme options (a "
             "lower lr, if there is one)."
         )
     return model
+
+
+def _write_out(model: Retriever) -> None:
+    """Serve what a tower of features says from a plain table; the tower stays for new items."""
+    scorer = model.index.scorer
+    if not isinstance(scorer, (Dot, Cosine)) or not isinstance(scorer.items, Tower):
+        return
+    model.tower = scorer.items.eval()
+    with torch.no_grad():
+        starts = range(0, scorer.num_items, BLOCK)
+        blocks = [model.tower(slice(start, start + BLOCK)) for start in starts]
+    plain_scorer = over(scorer, torch.cat(blocks))
+    if ENCODERS[kind_of(model.encoder)].shares_items:
+        model.encoder = reading(model.encoder, plain_scorer.items).eval()
+    model.index = type(model.index)(plain_scorer, **model.index.state())
 
 
 def measurer(model: Retriever, valid: Holdout) -> Callable[[], float]:

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
 
 from softdex.artifact import Contents, check_kinds
 from softdex.catalogue import plain_type
+from softdex.encode.columns import Encoded, columns_from_json
 from softdex.encode.counting import Anyone, Neighbours
+from softdex.encode.features import Tower
 from softdex.encode.history import Mixed, Vae
 from softdex.encode.sequence import Dnn, Sequence
 from softdex.encode.table import Users
@@ -126,13 +129,14 @@ INDEXES = {
         },
     ),
 }
+TOWER = Part(Tower, {"tokens": (FLOATS, "VD"), "numeric": (FLOATS, "XD")})
 HISTORY = Part(
     dict, {"seen.indptr": (LONGS, "Q"), "seen.ids": (INTS, "M"), "item_counts": (LONGS, "I")}
 )
 NEEDED = {"recipe": str, "options": dict, "encoder": str, "scorer": str, "softdex": dict}
 INFO = {"index": str, "data": str, "card": (dict, type(None)), "metrics": dict, "training": dict}
 TEMPERATURES = (1e-4, 1e4)  # that a model can be calibrated to
-NOT_INFO = (*NEEDED, "index", "format", "version", "tensors", "users", "items")
+NOT_INFO = (*NEEDED, "index", "features", "format", "version", "tensors", "users", "items")
 
 
 def rebuild(contents: Contents) -> tuple[Any, Any]:
@@ -147,12 +151,39 @@ def rebuild(contents: Contents) -> tuple[Any, Any]:
         if name not in known:
             raise ArtifactError(f"load: unknown {role} {name!r}. Upgrade softdex.")
         parts[f"{role}."] = known[name]
+    if "features" in manifest:
+        parts["tower."] = TOWER
     _check_tensors(tensors, parts, users.num_rows, items.num_rows)
     _check_tables(users, items)
     scorer = _build(parts["scorer."], "scorer.", tensors)
     shared = {"items": scorer.items} if parts["encoder."].shares_items else {}
     encoder = _build(parts["encoder."], "encoder.", tensors, **shared)
     return encoder, _build(parts["index."], "index.", tensors, scorer=scorer)
+
+
+def rebuilt_tower(contents: Contents) -> Tower | None:
+    """What reads the features of new items, if the model was trained on them."""
+    manifest, tensors, *_ = contents
+    if "features" not in manifest:
+        return None
+    columns = columns_from_json(manifest["features"])
+    tokens, numeric = tensors["tower.tokens"], tensors["tower.numeric"]
+    if (columns.tokens, columns.numeric) != (len(tokens), len(numeric)):
+        raise ValueError("the features' values and their vectors do not fit together")
+    nobody = Encoded(
+        np.zeros((0, 1), np.int64), np.zeros((0, 1), np.float32),
+        np.zeros((0, columns.numeric), np.float32),
+    )  # fmt: skip
+    return Tower(None, tokens, numeric, nobody, columns).eval()
+
+
+def saved_tower(tower: Tower | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `rebuilt_tower` needs: tensors, and an entry of the manifest."""
+    if tower is None:
+        return {}, {}
+    tensors = {"tower.tokens": tower.tokens.weight, "tower.numeric": tower.numeric}
+    found = {name: t.detach().cpu() for name, t in tensors.items()}
+    return found, {"features": tower.columns.json()}
 
 
 def saved_index(index: Any) -> dict[str, Tensor]:

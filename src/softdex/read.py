@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from softdex import delimited
 from softdex.errors import DataError, choose, nearest, some
 from softdex.interactions import Interactions
-from softdex.keys import encode, plain, range_keys
+from softdex.keys import Keys, encode, plain, range_keys
 from softdex.sources import Loaded, Source, nulls, numbers, open_source
 from softdex.tables import say
 
@@ -28,6 +28,7 @@ NAMES = {
     "weight": "weight count plays playcount confidence",
 }
 FLAGS = ("test", "istest", "split", "fold")
+ONE = {"user": "a user", "item": "an item"}
 Column = str | int | Literal[False] | None
 
 
@@ -40,6 +41,7 @@ def read(
     rating: Column = None,
     weight: Column = None,
     items: Any = None,
+    users: Any = None,
     keep: Sequence[str] = (),
     duplicates: str = "keep",
     bad_rows: str = "error",
@@ -58,6 +60,7 @@ def read(
             out, they are found by the usual names. `False` leaves an optional column out.
         items: an item table (path or Arrow-speaking) with a key column; its columns can filter
             (`where=`) and come back with recommendations.
+        users: a user table, by the same rules; its columns go with the log.
         keep: further columns to carry along. Those called test, split or fold always are.
         duplicates: `keep` repeats of a (user, item) pair, or merge them: `last`, `sum`.
         bad_rows: `error` refuses a file with bad rows and says which; `drop` leaves them out and
@@ -79,9 +82,11 @@ def read(
     else:
         log, found = _from_columns(open_source(source, separator, encoding), wanted, keep, bad_rows)
     log = log.deduplicate(duplicates)
-    if items is not None:
-        log, note = _attach(log, open_source(items, separator, encoding), item, bad_rows)
-        found += f"; {note}"
+    for what, table, column in (("item", items, item), ("user", users, user)):
+        if table is not None:
+            loader = open_source(table, separator, encoding)
+            log, note = _attach(log, what, loader, column, bad_rows)
+            found += f"; {note}"
     size = f"{len(log):,} rows, {log.num_users:,} users, {log.num_items:,} items"
     say(f"read {found} -> {size}", quiet=quiet)
     return log
@@ -141,10 +146,11 @@ def _missing(loader: Source, missing: list[str], headerless: bool) -> str:
             text + "It has no header: give column numbers, e.g. read(path, user=0, item=1, time=3)."
         )
     fix = ", ".join(f"{r}='...'" for r in missing)
-    if missing == ["user"]:
+    if len(missing) == 1:
+        other = "item" if missing == ["user"] else "user"
         return (
-            text + "If this is an item table, attach it to a log: read(log_path, items=path). "
-            f"If it is a log, name the column: read(path, {fix})."
+            f"{text}If this is {ONE[other]} table, attach it to a log: read(log_path, "
+            f"{other}s=path). If it is a log, name the column: read(path, {fix})."
         )
     text += f"Name it: read(path, {fix})."
     return text + (" If the first line is data, number it: user=0, item=1." if loader.text else "")
@@ -327,49 +333,83 @@ def _from_matrix(matrix: Any, wanted: Mapping[str, Column]) -> Interactions:
     )
 
 
+# tables of items and of users --------------------------------------------------------------------
+
+
+def read_items(source: Any) -> tuple[Keys, pa.Table]:
+    """The keys of a table of items that stands alone, and its other columns in their order."""
+    loader = open_source(source, None, "utf-8")
+    key = _key_column(loader, "item", None)
+    table, _ = _load_keyed(loader, key, "error")
+    if not table.num_rows:
+        raise DataError(f"read: the item table {loader.label} is empty.")
+    keys, rows = encode(table[key], "item")
+    if len(keys) < table.num_rows:
+        twice = keys.take(np.flatnonzero(np.bincount(rows) > 1))
+        raise DataError(
+            f"read: the item table {loader.label} has {some(twice)} more than once. Keep one row "
+            "of each."
+        )
+    return keys, table.take(pa.array(np.argsort(rows))).drop_columns([key]).combine_chunks()
+
+
 def _attach(
-    log: Interactions, loader: Source, item: Column, bad_rows: str
+    log: Interactions, what: str, loader: Source, column: Column, bad_rows: str
 ) -> tuple[Interactions, str]:
-    """Put an item table beside the log, one row per item key."""
-    key = _item_key(loader, item)
-    loaded = loader.load(loader.names, [key])
+    """Put a table of items or of users beside the log, one row per key."""
+    keys = log.items if what == "item" else log.users
+    key = _key_column(loader, what, column)
+    table, notes = _load_keyed(loader, key, bad_rows)
+    place = _places(keys, table[key], what, key)
+    aligned = table.take(pa.array(place, mask=place < 0)).drop_columns([key]).combine_chunks()
+    without = int((place < 0).sum())
+    spare = table.num_rows - (len(keys) - without)
+    note = " ".join([f"{what}s from {loader.label} ({some(aligned.column_names, 8)})", *notes])
+    if without:
+        note += f", {without:,} {what}s not in it"
+    if spare:
+        note += f", {spare:,} of its rows have no interaction and are left out"
+    return replace(log, **{f"{what}_table": aligned}), note
+
+
+def _load_keyed(loader: Source, key: str, bad_rows: str) -> tuple[pa.Table, list[str]]:
+    """The rows of a table that have a key; also notes on those left out."""
+    loaded, notes = loader.load(loader.names, [key]), list[str]()
     if nulls(loaded.table[key]).any() and not loaded.places:
         loaded = loader.locate(loader.names, [key])
-    table, absent, notes = loaded.table, nulls(loaded.table[key]), list[str]()
+    absent = nulls(loaded.table[key])
     bad = {f"no value in column {key!r}": absent} if absent.any() else {}
-    if bad or loaded.problems:
-        good = _refuse_or_drop(loader, loaded, bad, bad_rows, notes)
-        table = table.filter(pa.array(good))
-    rows = log.items.lookup(table[key])
+    if not bad and not loaded.problems:
+        return loaded.table, notes
+    good = _refuse_or_drop(loader, loaded, bad, bad_rows, notes)
+    return loaded.table.filter(pa.array(good)), notes
+
+
+def _places(keys: Keys, column: pa.ChunkedArray, what: str, name: str) -> np.ndarray:
+    """Where in a column each key of the log stands, -1 where it does not."""
+    rows = keys.lookup(column)
     known = np.flatnonzero(rows >= 0)
     if not len(known):
         raise DataError(
-            f"read: no key of the item table's column {key!r} ({some(table[key].slice(0, 3))}) is "
-            f"an item of the log ({some(log.items.values.slice(0, 3))}). Is it the right table?"
+            f"read: no key of the {what} table's column {name!r} ({some(column.slice(0, 3))}) is "
+            f"{ONE[what]} of the log ({some(keys.values.slice(0, 3))}). Is it the right table?"
         )
     twice = np.flatnonzero(np.bincount(rows[known]) > 1)
     if len(twice):
-        shown = some(log.items.take(twice[:6]))
-        raise DataError(f"read: the item table repeats keys ({shown}). Keep one row per item.")
-    place = np.full(log.num_items, -1, np.int64)
+        shown = some(keys.take(twice[:6]))
+        raise DataError(f"read: the {what} table repeats keys ({shown}). Keep one row per {what}.")
+    place = np.full(len(keys), -1, np.int64)
     place[rows[known]] = known
-    aligned = table.take(pa.array(place, mask=place < 0)).drop_columns([key]).combine_chunks()
-    without, spare = int((place < 0).sum()), table.num_rows - len(known)
-    note = " ".join([f"items from {loader.label} ({some(aligned.column_names, 8)})", *notes])
-    if without:
-        note += f", {without:,} items not in it"
-    if spare:
-        note += f", {spare:,} of its rows have no interaction and are left out"
-    return replace(log, item_table=aligned), note
+    return place
 
 
-def _item_key(loader: Source, item: Column) -> str:
-    """The key column of an item table: named as in the log, or usual."""
-    usual = [n for n in loader.names if n == item] + _usual(loader.names, "item")
+def _key_column(loader: Source, what: str, column: Column) -> str:
+    """The key column of a table of items or of users: named as in the log, or usual."""
+    usual = [n for n in loader.names if n == column] + _usual(loader.names, what)
     usual += [name for name in loader.names if _simple(name) in ("id", "key")]
     if not usual:
         raise DataError(
-            f"read: the item table {loader.label} has no item column among "
-            f"{some(loader.names, 12)}. Call its key column 'item', or as in the log."
+            f"read: the {what} table {loader.label} has no {what} column among "
+            f"{some(loader.names, 12)}. Call its key column {what!r}, or as in the log."
         )
     return usual[0]

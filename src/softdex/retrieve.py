@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 import scipy
 import torch
 
-from softdex import artifact, grow
+from softdex import artifact, estimate, grow
 from softdex.catalogue import allowed, check_columns, find, listed, plain_table
 from softdex.encode.counting import Anyone, Neighbours
+from softdex.encode.features import Tower
 from softdex.encode.history import Mixed, Vae
 from softdex.encode.table import Users
 from softdex.errors import DataError, SoftdexError, choose, some
@@ -28,7 +29,16 @@ from softdex.index.flat import Flat
 from softdex.index.imi import Imi
 from softdex.interactions import Interactions
 from softdex.keys import Keys, restore
-from softdex.parts import NOT_INFO, kind_of, not_finite, rebuild, saved_index, saved_tensors
+from softdex.parts import (
+    NOT_INFO,
+    kind_of,
+    not_finite,
+    rebuild,
+    rebuilt_tower,
+    saved_index,
+    saved_tensors,
+    saved_tower,
+)
 from softdex.ragged import Ragged, empty, offsets
 from softdex.recommendations import Recommendations
 from softdex.score import Constant, Cosine, Dot, Sparse
@@ -50,6 +60,7 @@ class Retriever:
         users, items: keys. `seen` holds each user's training history, `item_counts` the events of
             each item, `item_table` the columns of each item or None.
         info: data hash, split card, metrics and versions; saved with the model.
+        tower: what makes vectors of the features of new items, if it was trained on features.
     """
 
     def __init__(
@@ -65,6 +76,7 @@ class Retriever:
         item_table: pa.Table | None = None,
         info: dict[str, Any] | None = None,
         index: Flat | Imi | None = None,
+        tower: Tower | None = None,
     ) -> None:
         self.recipe, self.options = recipe, dict(options)
         self.users, self.items = users, items
@@ -73,7 +85,7 @@ class Retriever:
         self.seen, self.item_counts = seen, item_counts
         table = None if item_table is None else plain_table(item_table)
         self.item_table = table if table is not None and table.num_columns else None
-        self.info = info or {}
+        self.info, self.tower = info or {}, tower
 
     def __repr__(self) -> str:
         return f"Retriever({self.recipe}, {len(self.users):,} users, {len(self.items):,} items)"
@@ -221,27 +233,27 @@ class Retriever:
             batch=self._batch(limit, max(cutoffs, default=1)),
         )  # fmt: skip
 
-    def check(self, holdout: Holdout) -> None:
+    def check(self, holdout: Holdout, where: str = "evaluate") -> None:
         """Refuse a holdout that this model cannot be asked."""
         if not isinstance(holdout, Holdout):
             raise DataError(
-                f"evaluate: expected a holdout made by a split, got {type(holdout).__name__}. "
+                f"{where}: expected a holdout made by a split, got {type(holdout).__name__}. "
                 "Split the log: train, valid, test = sdx.split.per_user(log)."
             )
         if "added" in self.info:
             raise DataError(
-                "evaluate: users or items were added to this model, so it no longer fits a split "
+                f"{where}: users or items were added to this model, so it no longer fits a split "
                 "made before. Measure it before it grows."
             )
         if (holdout.user_keys, holdout.item_keys) != (self.users, self.items):
             raise DataError(
-                "evaluate: the holdout is of another log (its users or items differ from the "
+                f"{where}: the holdout is of another log (its users or items differ from the "
                 "model's). Use the split that the model was trained on."
             )
         strangers = ~self._trained(holdout.users) & (holdout.targets.lengths > 0)
         if strangers.any() and not self.encoder.reads_history:
             raise DataError(
-                f"evaluate: {int(strangers.sum()):,} users of the holdout have no event in "
+                f"{where}: {int(strangers.sum()):,} users of the holdout have no event in "
                 f"training, and {self.recipe} knows users by a vector of their own. Train it with "
                 "encoder='history', or split each user's events."
             )
@@ -275,14 +287,16 @@ class Retriever:
         """
         grow.add_users(self, log)
 
-    def add_items(self, log: Interactions) -> None:
-        """Add items that were not in training, from a log of who has had them.
+    def add_items(self, given: Any) -> None:
+        """Add items that were not in training, from a log of who has had them, or from a table.
 
-        Their vectors are solved for as in training, with the users as they are. Columns of the
-        log's item table that the model knows are taken over. Closed forms (ials, rg2, rgx) solve
-        their equations; other models with item vectors fit the softmax of these users.
+        From a log, their vectors are solved for as in training, with the users as they are. Closed
+        forms (ials, rg2, rgx) solve their equations; other models with item vectors fit the
+        softmax of these users. From a table (path or Arrow-speaking, with a key column), they are
+        made of their features: for models trained with features=. Columns that the model knows
+        are taken over.
         """
-        grow.add_items(self, log)
+        grow.add_items(self, given)
 
     def remove_items(self, items: Any) -> None:
         """Never recommend these items (keys) again; saved with the model.
@@ -320,9 +334,69 @@ class Retriever:
 
         scorer = export.with_vectors(self, "query_vectors")
         _, rows, past = self._who("query_vectors", users, history, "error")
-        blocks = _blocks(len(rows), self._batch(MAX_MEMORY, 1))
-        queries = (self._query(rows[part], past.take(part)) for part in blocks)
-        return np.concatenate([export.query_vectors(scorer, query) for query in queries])
+        queries = self._queries(rows, past, self._batch(MAX_MEMORY, 1))
+        return np.concatenate([export.query_vectors(scorer, query) for _, query in queries])
+
+    def log_prob(
+        self,
+        users: Any = None,
+        items: Any = None,
+        *,
+        history: Sequence[Sequence[Any]] | None = None,
+    ) -> np.ndarray:
+        """log p(item | user), (B, N) float32: the softmax of score / temperature over all items.
+
+        Items that the user has had count like any other; removed items have no probability. The
+        temperature is 1 until `calibrate` finds a better one.
+
+        Args:
+            users: user keys (one, or a list).
+            items: item keys: a list for everybody, or one list per user, all of the same length.
+                None asks for every item, in the order of `items`.
+            history: item keys per user, as in `recommend`.
+        """
+        softmax = estimate.softmax_of(self, "log_prob")
+        _, rows, past = self._who("log_prob", users, history, "error")
+        ids = estimate.asked(self.items, items, len(rows))
+        cells = ids.shape[-1] * (1 if ids.ndim == 1 else softmax.living.items.dim)
+        queries = self._queries(rows, past, self._batch(MAX_MEMORY, cells))
+        return estimate.log_prob(softmax, queries, ids)
+
+    def distributions(
+        self,
+        users: Any = None,
+        *,
+        history: Sequence[Sequence[Any]] | None = None,
+        max_memory: int | str = MAX_MEMORY,
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """`log_prob` of every item, in blocks of users: (rows, log-probabilities (b, I)).
+
+        Rows count the users (or histories) as they were asked about: 0, 1, ...; columns are items
+        in the order of `items`.
+
+        Args:
+            users: user keys (one, or a list).
+            history: item keys per user, as in `recommend`.
+            max_memory: bytes (or "2GB") held at a time; a block has one user at least.
+        """
+        softmax, limit = estimate.softmax_of(self, "distributions"), parse_bytes(max_memory)
+        _, rows, past = self._who("distributions", users, history, "error")
+        size = self._batch(limit, len(self.items))
+        return estimate.distributions(softmax, self._queries(rows, past, size))
+
+    def calibrate(self, valid: Holdout) -> float:
+        """Find the temperature of `log_prob` at which the targets of a holdout are likeliest.
+
+        It is kept in `info` and saved with the model; lists of `recommend` stay as they are.
+        """
+        softmax = estimate.softmax_of(self, "calibrate", 1.0)
+        self.check(valid, "calibrate")
+        part = estimate.sample(valid, self.index.alive)
+        blocks = self._queries(part.users, part.history, self._batch(MAX_MEMORY, 1))
+        query = torch.cat([query for _, query in blocks])
+        temperature = estimate.likeliest(softmax, query, part.targets, part.masked)
+        self.info["temperature"] = temperature
+        return temperature
 
     # inside --------------------------------------------------------------------------------------
 
@@ -345,6 +419,13 @@ class Retriever:
             users = np.where(np.append(self.seen.lengths, 0)[users] > 0, users, -1)
         with torch.inference_mode():
             return self.encoder(users, history)
+
+    def _queries(
+        self, users: np.ndarray, history: Ragged, size: int
+    ) -> Iterator[tuple[np.ndarray, Any]]:
+        """So many queries at a time, and which of these users they are of."""
+        for part in _blocks(len(users), size):
+            yield part, self._query(users[part], history.take(part))
 
     def _like(self, items: np.ndarray, k: int, filter: Filter) -> Hits:
         """Items like these: by the cosine of their vectors, or by what the encoder counted."""
@@ -484,12 +565,14 @@ class Retriever:
     def save(self, path: str | Path) -> None:
         """Write the model as one file, whole or not at all."""
         encoder, scorer = self.encoder, self.index.scorer
-        tensors = saved_tensors(encoder, scorer) | saved_index(self.index)
+        features, card = saved_tower(self.tower)
+        tensors = saved_tensors(encoder, scorer) | saved_index(self.index) | features
         tensors["seen.indptr"] = torch.tensor(self.seen.indptr.astype(np.int64))
         tensors["seen.ids"] = torch.tensor(self.seen.ids.astype(np.int32))
         tensors["item_counts"] = torch.tensor(self.item_counts.astype(np.int64))
         manifest = {
             **self.info,
+            **card,
             "recipe": self.recipe,
             "options": self.options,
             "encoder": kind_of(encoder),
@@ -523,6 +606,7 @@ def load(path: str | Path) -> Retriever:
             items.remove_column(0),
             {name: value for name, value in manifest.items() if name not in NOT_INFO},
             index,
+            rebuilt_tower(contents),
         )
         model.search(np.zeros(1, np.int64), empty(1), 1)  # encoder and scorer fit together
     return model

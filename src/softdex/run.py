@@ -30,7 +30,9 @@ from softdex.tune import tune
 
 CONFIG, METRICS, SETTINGS = "config.toml", "metrics.json", "settings.json"
 PREPARE = {"min_rating": float | None, "k_core": int | None}
-PATHS = {"source": str | list[str], "items": str | list[str]}  # a file has no tables in memory
+PATHS = dict.fromkeys(
+    ("source", "items", "users"), str | list[str]
+)  # a file has no tables in memory
 RULES = {**CONVENTIONS, "index": ("served", "exact", "both")}
 MEASURE = {n: k for n, k in kinds(Retriever.evaluate).items() if n not in ("self", "holdout")}
 SECTIONS: dict[str, dict[str, Any] | None] = {

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from softdex.encode.features import Tower
 from softdex.encode.table import Table, version_of
 
 
@@ -30,7 +31,7 @@ class Scorer(Protocol):
 class Product(Scorer, Protocol):
     """A scorer that is an inner product: score(u, i) = project(u) . vectors(i) + offsets(i)."""
 
-    items: Table
+    items: Any  # a Table, or a Tower in its place
 
     @property
     def version(self) -> tuple[Any, ...]:
@@ -62,9 +63,9 @@ class Product(Scorer, Protocol):
 class Dot(nn.Module):
     """Inner product of a query (B, D) with item vectors (I, D), plus a bias (I,) if given."""
 
-    def __init__(self, items: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, items: Tensor | Tower, bias: Tensor | None = None) -> None:
         super().__init__()
-        self.items = Table(items)
+        self.items: Any = items if isinstance(items, Tower) else Table(items)
         self.bias = None if bias is None else Table(bias.reshape(-1, 1))
         self.num_items = len(items)
 
@@ -113,9 +114,11 @@ class Cosine(nn.Module):
     temperature: Tensor
     prior: Tensor | None
 
-    def __init__(self, items: Tensor, temperature: Tensor, prior: Tensor | None = None) -> None:
+    def __init__(
+        self, items: Tensor | Tower, temperature: Tensor, prior: Tensor | None = None
+    ) -> None:
         super().__init__()
-        self.items = Table(items)
+        self.items: Any = items if isinstance(items, Tower) else Table(items)
         self.register_buffer("temperature", temperature)
         self.register_buffer("prior", prior)
         self.num_items = len(items)
@@ -152,6 +155,13 @@ class Cosine(nn.Module):
     def forward(self, query: Tensor, ids: Tensor | slice) -> Tensor:
         """Scores (B, N)."""
         return _scores(self, query, ids)
+
+
+def over(scorer: Dot | Cosine, vectors: Tensor) -> Dot | Cosine:
+    """The same scorer over other vectors of the items."""
+    if isinstance(scorer, Dot):
+        return Dot(vectors, None if scorer.bias is None else scorer.bias.weight[:, 0]).eval()
+    return Cosine(vectors, scorer.temperature, scorer.prior).eval()
 
 
 def _scores(scorer: Product, query: Tensor, ids: Tensor | slice) -> Tensor:

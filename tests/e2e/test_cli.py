@@ -113,6 +113,17 @@ def test_fit_writes_a_run_folder_that_evaluates_to_the_same_figures(softdex: Sof
     assert sdx.load("run").info["metrics"]["test"] == fitted["metrics"]
 
 
+def test_a_user_table_is_read_by_fit_evaluate_and_compare(softdex: Softdex) -> None:
+    Path("users.csv").write_text("user,age\nu01,31\nu02,40\n")
+    fit = ("fit", "clicks.csv", "-r", "popular", "--users", "users.csv", "--out", "run", "--json")
+    fitted = softdex(*fit).json()
+    assert 'users = "users.csv"' in Path("run/config.toml").read_text()
+    assert softdex("evaluate", "run", "--json").json()["metrics"] == fitted["metrics"]
+    compare = ("compare", "clicks.csv", "--recipes", "popular", "--users", "users.csv")
+    assert softdex(*compare, "--report", "r.html").code == 0
+    assert "user columns" in Path("r.html").read_text()
+
+
 def test_the_config_of_a_run_makes_the_same_run_again(softdex: Softdex) -> None:
     softdex("fit", "clicks.csv", "-r", "popular", "-o", "half_life=1e6", "--out", "a", "--k", "7")
     assert softdex("fit", "--config", "a/config.toml", "--out", "b").code == 0
@@ -322,6 +333,8 @@ def test_demo_measures_every_recipe_against_the_best_possible(softdex: Softdex) 
         ("fit clicks.csv -r popular --encoding klingon", ["unknown encoding 'klingon'"]),
         ("fit clicks.csv -r popular --items no.csv", ["no file no.csv"]),
         ("fit clicks.csv -r popular --items 5", ["no file 5"]),
+        ("fit clicks.csv -r popular --users no.csv", ["no file no.csv"]),
+        ("fit clicks.csv -r popular --users items.parquet", ["no user column among item"]),
         ("fit clicks.csv -r popular --k-core many", ["Invalid value for '--k-core'"]),
         ("fit clicks.csv -r popular --k-core 999", ["no row is left after min_rating and k_core"]),
         ("fit clicks.csv -r popular --min-rating 3", ["the log has no rating column"]),

@@ -214,7 +214,8 @@ def test_a_first_line_that_is_clearly_a_header_is_none_of_the_data(write: Write,
         (GOOD, {"user": 1.5}, ["user=1.5", "column name"]),
         ("user_id,userId,item\n1,2,3\n", {}, ["user_id, userId", "could each be the user"]),
         ("user,item,item\n1,2,3\n", {}, ["duplicate headers (item)", "Rename"]),
-        ("item,price\n1,2\n", {}, ["no user column", "items=path"]),
+        ("item,price\n1,2\n", {}, ["no user column", "an item table", "items=path", "user='...'"]),
+        ("user,age\n1,2\n", {}, ["no item column", "a user table", "users=path", "item='...'"]),
     ],
 )
 def test_columns_that_cannot_be_found_are_one_error(

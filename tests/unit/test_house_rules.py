@@ -19,8 +19,8 @@ ORDER = [
     "waiting", "errors", "threads", "options", "tables", "keys", "ragged", "interactions",
     "delimited", "sources", "read", "holdout", "split", "fused", "encode", "score", "index",
     "objective", "distributed", "artifact", "solve", "evaluate", "synthetic", "catalogue", "parts",
-    "grow", "export", "recommendations", "retrieve", "learn", "recipes", "tune", "report", "run",
-    "demo", "doctor", "cli_options", "cli", "__main__",
+    "grow", "export", "estimate", "recommendations", "retrieve", "learn", "recipes", "tune",
+    "report", "run", "demo", "doctor", "cli_options", "cli", "__main__",
 ]  # fmt: skip
 CORE = {"torch", "numpy", "scipy", "pyarrow", "numba", "safetensors", "typer", "rich"}
 FILES = sorted(SOURCE.rglob("*.py"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,36 @@ def test_compact_forgets_keys_without_rows_and_their_item_rows() -> None:
     assert small.item_table is not None
     assert small.item_table["n"].to_pylist() == [1, 3]
     assert small.compact().sha256 == small.sha256
+
+
+USERS = {"user": ["a", "b", "c"], "n": [1, 2, 3]}
+
+
+@pytest.mark.parametrize(
+    ("part", "wanted"),
+    [
+        (lambda log: log.select(np.array([4, 5])), [1, 2, 3]),
+        (lambda log: log.select(np.array([4, 5])).compact(), [2, 3]),
+        (lambda log: log.min_rating(5), [1, 3]),
+        (lambda log: log.k_core(2, 1), [1, 2]),
+        (lambda log: log.k_core(9), []),
+        (lambda log: log.deduplicate("last"), [1, 2, 3]),
+        (lambda log: log.deduplicate("sum"), [1, 2, 3]),
+    ],
+)
+def test_the_user_table_keeps_one_row_per_user_key(
+    part: Callable[[sdx.Interactions], sdx.Interactions], wanted: list[int]
+) -> None:
+    log = part(sdx.read(EVENTS, users=USERS, quiet=True))
+    assert log.user_table is not None
+    assert log.user_table["n"].to_pylist() == wanted
+    assert log.num_users == len(wanted)
+
+
+def test_no_table_is_part_of_the_hash_or_of_the_rows() -> None:
+    log = sdx.read(EVENTS, users=USERS, items={"item": ["x"], "n": [1]}, quiet=True)
+    assert log.sha256 == make().sha256
+    assert log.to_arrow() == make().to_arrow()
 
 
 def test_min_rating_filters_and_forgets() -> None:
@@ -214,7 +245,8 @@ def test_the_hash_sees_the_order_and_the_roles() -> None:
 
 
 def test_describe_counts_everything() -> None:
-    log = sdx.read(EVENTS, items={"item": ["x"], "price": [1]}, quiet=True)
+    tables = {"items": {"item": ["x"], "price": [1]}, "users": {"user": ["a"], "age": [3]}}
+    log = sdx.read(EVENTS, **tables, quiet=True)
     facts = log.describe()
     assert {n: facts[n] for n in ("rows", "users", "items", "repeated pairs")} == {
         "rows": 6,
@@ -228,6 +260,7 @@ def test_describe_counts_everything() -> None:
     assert facts["time"] == "1 .. 9"
     assert facts["popularity"] == "top 1 % of items take 66.7%; Gini 0.33"
     assert facts["item columns"] == "price"
+    assert facts["user columns"] == "age"
     assert "unsorted" in facts["warning 1"]
     assert "rows per user" in str(facts)
 

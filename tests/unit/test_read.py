@@ -1,4 +1,4 @@
-"""`sdx.read`: every kind of source, the columns it finds, item tables, and clear refusals."""
+"""`sdx.read`: every kind of source, the columns it finds, tables beside it, and clear refusals."""
 
 from __future__ import annotations
 
@@ -641,3 +641,85 @@ def test_a_matrix_takes_an_item_table_by_column_number() -> None:
     log = sdx.read(sp.csr_matrix(np.eye(2)), items={"item": [1, 0], "name": ["b", "a"]})
     assert log.item_table is not None
     assert log.item_table["name"].to_pylist() == ["a", "b"]
+
+
+# user tables -------------------------------------------------------------------------------------
+
+FLIPPED = [("tea", "ann", 1), ("jam", "bob", 2)]
+
+
+@pytest.mark.parametrize("make", [dict, pa.table, pd.DataFrame, pl.DataFrame])
+def test_user_tables_attach_by_key_as_item_tables_do(make: Callable[[Any], Any]) -> None:
+    prices = {"user" if name == "item" else name: cells for name, cells in PRICES.items()}
+    log = sdx.read(FLIPPED, users=make(prices))
+    assert log.item_table is None
+    assert log.user_table is not None
+    assert log.user_table.equals(sdx.read(LOG, items=make(PRICES)).item_table)
+
+
+def test_a_log_takes_both_tables() -> None:
+    log = sdx.read(LOG, items={"id": ["tea"], "price": [3]}, users={"id": ["bob"], "age": [40]})
+    assert log.item_table is not None
+    assert log.user_table is not None
+    assert log.item_table.to_pydict() == {"price": [None, 3]}
+    assert log.user_table.to_pydict() == {"age": [None, 40]}
+
+
+@pytest.mark.parametrize("name", ["user", "userId", "customer_id", "id", "who"])
+def test_the_key_column_of_users_is_usual_or_as_in_the_log(name: str) -> None:
+    source = {"who": ["ann", "bob"], "item": ["tea", "jam"]}
+    attached = sdx.read(source, user="who", users={"item": [1], name: ["bob"]}).user_table
+    assert attached is not None
+    assert attached.to_pydict() == {"item": [None, 1]}
+
+
+def test_user_tables_come_from_files_and_read_the_same_again(tmp_path: Path) -> None:
+    path = tmp_path / "log.user"
+    path.write_text("user_id:token\tage:float\nbob\t40\nann\t31\n")
+    first, again = (sdx.read(LOG, users=path).user_table for _ in range(2))
+    assert first is not None
+    assert first.to_pydict() == {"age": [31, 40]}
+    assert first.equals(again)
+
+
+def test_users_that_do_not_meet_are_counted(capsys: pytest.CaptureFixture[str], loud: None) -> None:
+    table = {"user": ["ann", "cyd", "dan"], "age": [3, 1, 2]}
+    sdx.read(LOG, users=table)
+    alone = capsys.readouterr().err
+    words = "users from a table (age), 1 users not in it, 2 of its rows have no interaction"
+    assert words in alone
+    sdx.read(LOG, items=PRICES, users=table)
+    assert f"left out; {words}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("users", "words"),
+    [
+        ({"user": ["ann", "ann"]}, ["the user table repeats keys (ann)", "one row per user"]),
+        ({"user": ["cyd"]}, ["user table's column 'user' (cyd) is a user of the log (ann, bob)"]),
+        ({"nick": ["ann"]}, ["user table a table has no user column among nick", "'user'"]),
+        ({"user": ["ann", None]}, ["no value in column 'user': row 1"]),
+        ("/nowhere/users.csv", ["no file /nowhere/users.csv"]),
+        (5, ["cannot read int"]),
+    ],
+)
+def test_a_user_table_that_does_not_fit_is_refused(users: Any, words: list[str]) -> None:
+    message = refused(LOG, users=users)
+    assert all(word in message for word in words), message
+
+
+def test_bad_lines_of_a_user_table_follow_the_same_rule(tmp_path: Path) -> None:
+    path = tmp_path / "users.csv"
+    path.write_text("user,age\nann,1,2\nbob,5\n,7\n")
+    message = refused(LOG, users=path)
+    assert "expected 2 columns, got 3: line 2" in message
+    assert "no value in column 'user': line 4" in message
+    attached = sdx.read(LOG, users=path, bad_rows="drop").user_table
+    assert attached is not None
+    assert attached["age"].to_pylist() == [None, 5]
+
+
+def test_a_matrix_takes_a_user_table_by_row_number() -> None:
+    log = sdx.read(sp.csr_matrix(np.eye(2, 3)), users={"user": [1, 0], "name": ["b", "a"]})
+    assert log.user_table is not None
+    assert log.user_table["name"].to_pylist() == ["a", "b"]

@@ -254,3 +254,16 @@ def test_dtr_masks_nothing_and_trains_on_the_first_halves_of_held_out_users() ->
         assert list(test.history[row]) == list(events[11:21])
         assert list(test.targets[row]) == list(events[21:])
     assert test.conventions == {"repeats": "count"}
+
+
+@pytest.mark.parametrize("name", ["per_user", "leave_last", "by_user", "global_time", "given"])
+def test_every_split_carries_the_tables_of_items_and_users(name: str) -> None:
+    rows = [(f"u{u}", f"i{i}", 100 * u + i, i % 2) for u in range(9) for i in range(6)]
+    columns = dict(zip(("user", "item", "time", "test"), zip(*rows, strict=True), strict=True))
+    tables = {"items": {"id": ["i3"], "n": [3]}, "users": {"id": ["u4", "u2"], "n": [4, 2]}}
+    arguments = {"cold": "keep"} if name == "global_time" else {}
+    train = by_name(name, sdx.read(columns, **tables), **arguments).train
+    assert train.item_table is not None
+    assert train.user_table is not None
+    assert train.item_table["n"].to_pylist() == [3 if i == 3 else None for i in range(6)]
+    assert train.user_table["n"].to_pylist() == [u if u in (2, 4) else None for u in range(9)]

@@ -70,6 +70,11 @@ class Table(nn.Module):
         return int(self.weight.shape[1])
 
     @property
+    def device(self) -> torch.device:
+        """Where the vectors are."""
+        return self.weight.device
+
+    @property
     def version(self) -> Version:
         """Changes whenever the vectors do: for what is computed from all of them and kept."""
         return version_of(self.weight)

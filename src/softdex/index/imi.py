@@ -370,7 +370,7 @@ def build(
         residual: the second book describes what the first leaves over, not the second half.
         generator: of the first words.
     """
-    device = scorer.items.weight.device
+    device = scorer.items.device
     if (weight is None) == (last == "popularity"):
         raise SoftdexError("imi: a popularity last stage, and only that one, needs weight=.")
     codewords = max(1, min(codewords, scorer.num_items))
@@ -433,7 +433,7 @@ def _some(scorer: Product, most: int, generator: torch.Generator | None) -> Tens
     """All items, or so many drawn ones."""
     if scorer.num_items <= most:
         return slice(0, scorer.num_items)
-    device = scorer.items.weight.device
+    device = scorer.items.device
     return torch.randint(scorer.num_items, (most,), generator=generator, device=device)
 
 

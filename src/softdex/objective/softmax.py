@@ -58,8 +58,11 @@ class _LogSumExp(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, items: Tensor, bias: Tensor | None) -> Tensor:
-        parts = [_scores(query, items, bias, s).logsumexp(1) for s in _slices(items, len(query))]
-        mass = torch.stack(parts, 1).logsumexp(1)
+        slices = _slices(items, len(query))
+        parts = query.new_empty(len(slices), len(query))  # small results between large ones would
+        for part, s in zip(parts, slices, strict=True):  # keep the heap from being used again
+            part.copy_(_scores(query, items, bias, s).logsumexp(1))
+        mass = parts.logsumexp(0)
         ctx.save_for_backward(query, items, bias, mass)
         return mass
 

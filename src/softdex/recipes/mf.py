@@ -11,6 +11,7 @@ from softdex.solve.compose import (
     ENCODERS,
     PROPOSALS,
     SCORES,
+    Features,
     against,
     automatic,
     is_shared,
@@ -64,6 +65,9 @@ def mf(
     prior: float = 0.7,
     share: float = 0.5,
     max_history: int = 50,
+    features: list[str] | str | None = None,
+    ids: str = "add",
+    id_dropout: float = 0.1,
     negatives: int | None = None,
     index: str = "uniform",
     power: float = 0.5,
@@ -95,6 +99,10 @@ def mf(
             written into directions; 0 leaves it out.
         share: weight of the own vector in `mix`.
         max_history: how many of the latest items the history holds.
+        features: columns of the item table that items are made of, or `all`; new items are then
+            served by them.
+        ids: whether items also have a vector of their own: `add` or `drop`.
+        id_dropout: share of the steps in which an item is its features alone.
         negatives: draws a step, shared by the batch where the index allows it, else of each event.
             None: 2000 shared, 100 of their own.
         index: what proposes them: `uniform` or `popularity` (shared), `imi_uniform`,
@@ -125,7 +133,7 @@ def mf(
     _check(locals())
     made, scorer = towers(
         train, encoder, score, dim=dim, temperature=temperature, prior=prior, share=share,
-        max_history=max_history, seed=seed,
+        max_history=max_history, seed=seed, features=Features(features, ids, id_dropout),
     )  # fmt: skip
     rest = {"codewords": codewords, "power": power, "seed": seed}
     chosen = against(index, objective, scorer, train, negatives, correct=correct, **rest)

@@ -15,7 +15,7 @@ from softdex.index.flat import Flat
 from softdex.index.imi import popularity_weight
 from softdex.interactions import Interactions
 from softdex.score import Dot
-from softdex.solve.compose import PROPOSALS, against, automatic
+from softdex.solve.compose import PROPOSALS, Features, against, automatic, item_vectors
 from softdex.solve.in_batch import OBJECTIVES, InBatch
 from softdex.solve.loop import Schedule, pick_device
 from softdex.solve.sgd import Composition, Job, Settings
@@ -62,6 +62,9 @@ def sequence(
     hidden: int = 256,
     dropout: float = 0.2,
     max_history: int = 200,
+    features: list[str] | str | None = None,
+    ids: str = "add",
+    id_dropout: float = 0.1,
     positions: int | None = None,
     index: str = "auto",
     negatives: int = 500,
@@ -93,6 +96,10 @@ def sequence(
         hidden: inner width of a layer.
         dropout: of embeddings and of what a layer adds.
         max_history: how many of the latest items are read.
+        features: columns of the item table that items are made of, or `all`; new items are then
+            served by them.
+        ids: whether items also have a vector of their own: `add` or `drop`.
+        id_dropout: share of the steps in which an item is its features alone.
         positions: how many of a batch's items are trained on in a step, drawn at random; 0 is all,
             None is all, but 2,048 against the batch itself.
         index: what proposes for `ssm`: `uniform`, `popularity`, `imi_uniform`, `imi_popularity`,
@@ -119,7 +126,8 @@ def sequence(
     _check(locals())
     longest = max(1, min(max_history, int(train.histories.lengths.max(initial=1)) - 1))
     generator = torch.Generator().manual_seed(seed)
-    scorer = Dot(torch.randn(train.num_items, dim, generator=generator) * dim**-0.5)
+    made_of = Features(features, ids, id_dropout)
+    scorer = Dot(item_vectors(train, dim, dim**-0.5, made_of, generator))
     if encoder == "attention":
         made = _attention(scorer, longest, layers, heads, hidden, dropout, generator)
     else:
@@ -158,7 +166,7 @@ def _check(given: dict[str, Any]) -> None:
         raise SoftdexError(f"sequence: expected dropout from 0 to below 1, got {given['dropout']}.")
     if given["encoder"] == "attention" and given["dim"] % given["heads"]:
         raise SoftdexError(
-            f"sequence: expected heads to divide dim, got heads={given['heads']}, dim={given['dim']}."
+            f"sequence: expected heads to divide dim, got {given['heads']} and {given['dim']}."
         )
     if given["objective"] in OBJECTIVES and not given["positions"]:
         raise SoftdexError(

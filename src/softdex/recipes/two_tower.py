@@ -12,7 +12,7 @@ from softdex.index.flat import Flat
 from softdex.index.imi import build, codewords_for, popularity_weight
 from softdex.interactions import Interactions
 from softdex.objective.in_batch import CORRECTIONS
-from softdex.solve.compose import ENCODERS, SCORES, towers
+from softdex.solve.compose import ENCODERS, SCORES, Features, towers
 from softdex.solve.in_batch import OBJECTIVES, InBatch
 from softdex.solve.loop import Schedule
 from softdex.solve.sgd import Composition, Job, Settings
@@ -65,6 +65,9 @@ def two_tower(
     prior: float = 0.5,
     share: float = 0.5,
     max_history: int = 50,
+    features: list[str] | str | None = None,
+    ids: str = "add",
+    id_dropout: float = 0.1,
     negatives: int | None = None,
     popularity: str = "count",
     power: float = 0.5,
@@ -102,6 +105,10 @@ def two_tower(
         prior: the cosine's score gets prior * log(count + 1); 0 leaves it out.
         share: weight of the own vector in `mix`.
         max_history: how many of the latest items the history holds.
+        features: columns of the item table that items are made of, or `all`; new items are then
+            served by them.
+        ids: whether items also have a vector of their own: `add` or `drop`.
+        id_dropout: share of the steps in which an item is its features alone.
         negatives: how many of the batch's items a row draws again (`bir`, `xir`), or how many
             uniform items join the batch (`mns`); None: as many as there are rows.
         popularity: how likely an item is taken to come into a batch: by its `count`, its `log` or
@@ -136,7 +143,7 @@ def two_tower(
     _check(given)
     made, scorer = towers(
         train, encoder, score, dim=dim, temperature=temperature, prior=prior, share=share,
-        max_history=max_history, seed=seed,
+        max_history=max_history, seed=seed, features=Features(features, ids, id_dropout),
     )  # fmt: skip
     weight = popularity_weight(torch.tensor(train.item_counts), popularity, power)
     loss = InBatch(

@@ -9,8 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from softdex.encode.columns import learn_columns
+from softdex.encode.features import Tower, tower
 from softdex.encode.history import Mixed, padded
 from softdex.encode.table import Users
+from softdex.errors import SoftdexError, choose
 from softdex.index.contract import Index
 from softdex.index.imi import build, popularity_weight
 from softdex.index.kernel import Kernel
@@ -34,6 +37,39 @@ Loss = Callable[[Index, Tensor, Tensor, torch.Generator], Tensor]
 there is none (any loss there: its weight is 0)."""
 
 
+class Features(NamedTuple):
+    """What items are made of: columns of their table (`all`; None: no features), whether a vector
+    of their own is added (`add` or `drop`), and in which share of the steps that is left out."""
+
+    columns: list[str] | str | None = None
+    ids: str = "add"
+    dropout: float = 0.0
+
+
+def item_vectors(
+    train: Interactions, dim: int, scale: float, features: Features, generator: torch.Generator
+) -> Tensor | Tower:
+    """Random vectors of items: a table, or a tower over the columns of theirs."""
+    choose("fit", "ids", features.ids, ("add", "drop"))
+    if not 0 <= features.dropout < 1:
+        raise SoftdexError(f"fit: expected id_dropout from 0 to below 1, got {features.dropout}.")
+    if features.columns is None:
+        if features.ids == "drop":
+            raise SoftdexError("fit: ids='drop' leaves items nothing. Give features= as well.")
+        return torch.randn(train.num_items, dim, generator=generator) * scale
+    if train.item_table is None:
+        raise SoftdexError(
+            "fit: features= reads columns of the item table, and the log has none. Read it with "
+            "items=, or --items."
+        )
+    names = None if features.columns == "all" else features.columns
+    columns = learn_columns(train.item_table, [names] if isinstance(names, str) else names)
+    return tower(
+        train.item_table, columns, dim, scale=scale, generator=generator,
+        counts=train.item_counts, own=features.ids == "add", dropout=features.dropout,
+    )  # fmt: skip
+
+
 def towers(
     train: Interactions,
     encoder: str,
@@ -45,21 +81,20 @@ def towers(
     share: float,
     max_history: int,
     seed: int,
+    features: Features,
 ) -> tuple[nn.Module, Dot | Cosine]:
     """Random vectors of users and items as an encoder and a scorer of these names."""
     generator = torch.Generator().manual_seed(seed)
     scale = 0.3 if score == "cosine" else 0.1
-    users, items = (
-        torch.randn(n, dim, generator=generator) * (scale / dim**0.5)
-        for n in (train.num_users, train.num_items)
-    )
+    users = torch.randn(train.num_users, dim, generator=generator) * (scale / dim**0.5)
+    items = item_vectors(train, dim, scale / dim**0.5, features, generator)
     scorer: Dot | Cosine
     if score == "cosine":
         known = (prior * np.log1p(train.item_counts)).astype(np.float32)
         offsets = torch.from_numpy(known) if known.any() else None
         scorer = Cosine(items, torch.tensor(temperature), offsets)
     else:
-        scorer = Dot(items, torch.zeros(len(items)) if score == "dot_bias" else None)
+        scorer = Dot(items, torch.zeros(train.num_items) if score == "dot_bias" else None)
     if encoder == "user":
         return Users(users), scorer
     weight = torch.tensor(share if encoder == "mix" else 0.0)

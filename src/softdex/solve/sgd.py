@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from softdex.encode.features import Tower
 from softdex.encode.table import Table
 from softdex.errors import DataError
 from softdex.index.contract import Index, overwrite
@@ -253,6 +254,7 @@ class Trainer:
             self.modules["loss"] = parts.loss
         self.modules.to(device)
         tables = dict.fromkeys(m for m in self.modules.modules() if isinstance(m, Table))
+        self.towers = [m for m in self.modules.modules() if isinstance(m, Tower)]
         self.index = parts.index.to(device)
         self.lr = torch.tensor(settings.lr, device=device)
         self.optimizers = [
@@ -366,6 +368,8 @@ class Trainer:
 
     def step(self, at: Tensor) -> None:
         """One batch: the events or users of these numbers."""
+        for tower in self.towers:
+            tower.shuffle(self.generator)
         bf16 = self.settings.precision == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False):
             users, target, weight = self.feed.batch(at, self.generator)
