@@ -14,6 +14,7 @@ from torch import Tensor
 from softdex.catalogue import find, listed
 from softdex.encode.features import Tower
 from softdex.encode.history import Vae
+from softdex.encode.table import Table
 from softdex.errors import DataError, SoftdexError, choose, some
 from softdex.index.flat import Flat
 from softdex.index.imi import build, codewords_for
@@ -23,7 +24,7 @@ from softdex.objective.softmax import log_mass
 from softdex.options import fits
 from softdex.parts import ENCODERS, kind_of, reading
 from softdex.ragged import Ragged, group
-from softdex.read import read_items
+from softdex.read import read_table
 from softdex.score import Cosine, Dot
 from softdex.solve.fold_in import FoldIn
 from softdex.solve.newcomers import chosen_users, newcomers
@@ -45,13 +46,18 @@ class Model(Protocol):
     item_counts: np.ndarray
     item_table: pa.Table | None
     tower: Tower | None
+    user_tower: Tower | None
     info: dict[str, Any]
 
 
-def add_users(model: Model, log: Interactions) -> None:
-    """Solve for users who were not in training, and put them in their places among the keys."""
+def add_users(model: Model, log: Any) -> None:
+    """Find vectors for users who were not in training, and put them in their places among the
+    keys: from a log of their events, or from their features, if the model reads them."""
     where = "add_users"
     encoder = model.encoder
+    if model.user_tower is not None and not isinstance(log, Interactions):
+        _users_by_features(model, log)
+        return
     if not isinstance(encoder, FoldIn):
         reads = " It reads histories: recommend(history=...) serves new users as they are."
         raise SoftdexError(
@@ -138,14 +144,29 @@ def build_index(model: Model, kind: str, recall: float, k: int, codewords: int |
     model.index = index.tune(query, recall, k)
 
 
+def _users_by_features(model: Model, table: Any) -> None:
+    assert model.user_tower is not None
+    keys, columns = read_table(table, "user")
+    _refuse_known("add_users", keys, model.users)
+    old = model.encoder.vectors.weight
+    vectors = torch.cat([old, model.user_tower.of(columns).to(old)])
+    indptr = np.append(model.seen.indptr, np.full(len(keys), model.seen.indptr[-1]))
+    merged, order = merge(model.users, keys)
+
+    model.users = merged
+    model.encoder.vectors = Table(vectors[order]).eval()
+    model.seen = Ragged(indptr, model.seen.ids).take(order)
+    _note(model, "users", len(keys))
+
+
 def _by_features(model: Model, table: Any) -> tuple[Interactions, dict[str, Tensor]]:
     """New items without an event as a log, and new rows of the scorer's tables."""
     if model.tower is None:
         raise DataError(
-            f"add_items: expected a log (sdx.read(...)), since {model.recipe} was not trained on "
-            "features of items. Fitted with features= it takes a table of new items."
+            f"add_items: expected a log, got {type(table).__name__}. Use sdx.read(...); a table of "
+            "new items is for a model that was fitted with features=."
         )
-    keys, columns = read_items(table)
+    keys, columns = read_table(table, "item")
     _refuse_known("add_items", keys, model.items)
     nobody = np.zeros(0, np.int32)
     log = Interactions(model.users, keys, nobody, nobody, item_table=columns)

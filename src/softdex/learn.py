@@ -13,27 +13,20 @@ from torch import Tensor
 
 from softdex.artifact import plain
 from softdex.encode.features import Tower
+from softdex.encode.table import Table
 from softdex.errors import SoftdexError, some
 from softdex.holdout import Holdout
 from softdex.interactions import Interactions
 from softdex.keys import Keys
-from softdex.parts import (
-    ENCODERS,
-    kind_of,
-    letters_of,
-    not_finite,
-    reading,
-    saved_tensors,
-)
+from softdex.parts import letters_of, not_finite, saved_tensors
 from softdex.retrieve import Retriever, from_training
-from softdex.score import Cosine, Dot, over
 from softdex.solve.checkpoint import Keeper
 from softdex.solve.fold_in import FoldIn
 from softdex.solve.loop import Job, Outcome, Run, pick_device
 from softdex.tables import say
 
 METRIC = "ndcg@20"
-BLOCK = 2**18  # items whose vectors a tower writes out at a time
+BLOCK = 2**18  # rows whose vectors a tower writes out at a time
 MEASURED_USERS = 2000  # a fixed sample of the holdout is measured after each epoch
 
 
@@ -62,7 +55,8 @@ def learn(
         max_memory: bytes the training may hold; more is refused before it starts.
     """
     model = from_training(name, options, log, made.encoder, made.scorer)  # type: ignore[arg-type]
-    if start is not None and isinstance(getattr(made.scorer, "items", None), Tower):
+    parts = (*made.scorer.modules(), *made.encoder.modules())
+    if start is not None and any(isinstance(part, Tower) for part in parts):
         raise SoftdexError("fit: start= and features= do not go together. Leave one of them out.")
     if start is not None:
         take_over(model, start)
@@ -97,18 +91,24 @@ def finish(model: Retriever, run: Run) -> Retriever:
 
 
 def _write_out(model: Retriever) -> None:
-    """Serve what a tower of features says from a plain table; the tower stays for new items."""
-    scorer = model.index.scorer
-    if not isinstance(scorer, (Dot, Cosine)) or not isinstance(scorer.items, Tower):
-        return
-    model.tower = scorer.items.eval()
+    """Serve what towers of features say from plain tables; the towers stay for what is new."""
+    scorer: Any = model.index.scorer
+    encoder: Any = model.encoder
+    if isinstance(items := getattr(scorer, "items", None), Tower):
+        model.tower = items.eval()
+        scorer.items = _table(items)
+        if getattr(encoder, "items", None) is items:
+            encoder.items = scorer.items
+    if isinstance(users := getattr(encoder, "vectors", None), Tower):
+        model.user_tower = users.eval()
+        encoder.vectors = _table(users)
+
+
+def _table(tower: Tower) -> Table:
+    """The vectors of all rows."""
+    starts = range(0, len(tower), BLOCK)
     with torch.no_grad():
-        starts = range(0, scorer.num_items, BLOCK)
-        blocks = [model.tower(slice(start, start + BLOCK)) for start in starts]
-    plain_scorer = over(scorer, torch.cat(blocks))
-    if ENCODERS[kind_of(model.encoder)].shares_items:
-        model.encoder = reading(model.encoder, plain_scorer.items).eval()
-    model.index = type(model.index)(plain_scorer, **model.index.state())
+        return Table(torch.cat([tower(slice(start, start + BLOCK)) for start in starts])).eval()
 
 
 def measurer(model: Retriever, valid: Holdout) -> Callable[[], float]:

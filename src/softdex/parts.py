@@ -129,14 +129,15 @@ INDEXES = {
         },
     ),
 }
-TOWER = Part(Tower, {"tokens": (FLOATS, "VD"), "numeric": (FLOATS, "XD")})
+TOWERS = {"tower": "features", "user_tower": "user_features"}  # where the manifest has columns
+LETTERS = ("V", "X"), ("v", "x")  # how many values and numbers each of them reads
 HISTORY = Part(
     dict, {"seen.indptr": (LONGS, "Q"), "seen.ids": (INTS, "M"), "item_counts": (LONGS, "I")}
 )
 NEEDED = {"recipe": str, "options": dict, "encoder": str, "scorer": str, "softdex": dict}
 INFO = {"index": str, "data": str, "card": (dict, type(None)), "metrics": dict, "training": dict}
 TEMPERATURES = (1e-4, 1e4)  # that a model can be calibrated to
-NOT_INFO = (*NEEDED, "index", "features", "format", "version", "tensors", "users", "items")
+NOT_INFO = (*NEEDED, *TOWERS.values(), "index", "format", "version", "tensors", "users", "items")
 
 
 def rebuild(contents: Contents) -> tuple[Any, Any]:
@@ -151,8 +152,10 @@ def rebuild(contents: Contents) -> tuple[Any, Any]:
         if name not in known:
             raise ArtifactError(f"load: unknown {role} {name!r}. Upgrade softdex.")
         parts[f"{role}."] = known[name]
-    if "features" in manifest:
-        parts["tower."] = TOWER
+    for (what, entry), (values, numbers) in zip(TOWERS.items(), LETTERS, strict=True):
+        if entry in manifest:
+            sizes = {"tokens": (FLOATS, f"{values}D"), "numeric": (FLOATS, f"{numbers}D")}
+            parts[f"{what}."] = Part(Tower, sizes)
     _check_tensors(tensors, parts, users.num_rows, items.num_rows)
     _check_tables(users, items)
     scorer = _build(parts["scorer."], "scorer.", tensors)
@@ -161,13 +164,13 @@ def rebuild(contents: Contents) -> tuple[Any, Any]:
     return encoder, _build(parts["index."], "index.", tensors, scorer=scorer)
 
 
-def rebuilt_tower(contents: Contents) -> Tower | None:
-    """What reads the features of new items, if the model was trained on them."""
+def rebuilt_tower(contents: Contents, what: str) -> Tower | None:
+    """What reads the features of new items or users, if the model was trained on them."""
     manifest, tensors, *_ = contents
-    if "features" not in manifest:
+    if TOWERS[what] not in manifest:
         return None
-    columns = columns_from_json(manifest["features"])
-    tokens, numeric = tensors["tower.tokens"], tensors["tower.numeric"]
+    columns = columns_from_json(manifest[TOWERS[what]])
+    tokens, numeric = tensors[f"{what}.tokens"], tensors[f"{what}.numeric"]
     if (columns.tokens, columns.numeric) != (len(tokens), len(numeric)):
         raise ValueError("the features' values and their vectors do not fit together")
     nobody = Encoded(
@@ -177,13 +180,13 @@ def rebuilt_tower(contents: Contents) -> Tower | None:
     return Tower(None, tokens, numeric, nobody, columns).eval()
 
 
-def saved_tower(tower: Tower | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def saved_tower(tower: Tower | None, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `rebuilt_tower` needs: tensors, and an entry of the manifest."""
     if tower is None:
         return {}, {}
-    tensors = {"tower.tokens": tower.tokens.weight, "tower.numeric": tower.numeric}
+    tensors = {f"{what}.tokens": tower.tokens.weight, f"{what}.numeric": tower.numeric}
     found = {name: t.detach().cpu() for name, t in tensors.items()}
-    return found, {"features": tower.columns.json()}
+    return found, {TOWERS[what]: tower.columns.json()}
 
 
 def saved_index(index: Any) -> dict[str, Tensor]:

@@ -336,18 +336,18 @@ def _from_matrix(matrix: Any, wanted: Mapping[str, Column]) -> Interactions:
 # tables of items and of users --------------------------------------------------------------------
 
 
-def read_items(source: Any) -> tuple[Keys, pa.Table]:
-    """The keys of a table of items that stands alone, and its other columns in their order."""
+def read_table(source: Any, what: str) -> tuple[Keys, pa.Table]:
+    """The keys of a table of items or users that stands alone, and its other columns in order."""
     loader = open_source(source, None, "utf-8")
-    key = _key_column(loader, "item", None)
+    key = _key_column(loader, what, None)
     table, _ = _load_keyed(loader, key, "error")
     if not table.num_rows:
-        raise DataError(f"read: the item table {loader.label} is empty.")
-    keys, rows = encode(table[key], "item")
+        raise DataError(f"read: the {what} table {loader.label} is empty.")
+    keys, rows = encode(table[key], what)
     if len(keys) < table.num_rows:
         twice = keys.take(np.flatnonzero(np.bincount(rows) > 1))
         raise DataError(
-            f"read: the item table {loader.label} has {some(twice)} more than once. Keep one row "
+            f"read: the {what} table {loader.label} has {some(twice)} more than once. Keep one row "
             "of each."
         )
     return keys, table.take(pa.array(np.argsort(rows))).drop_columns([key]).combine_chunks()

@@ -60,7 +60,8 @@ class Retriever:
         users, items: keys. `seen` holds each user's training history, `item_counts` the events of
             each item, `item_table` the columns of each item or None.
         info: data hash, split card, metrics and versions; saved with the model.
-        tower: what makes vectors of the features of new items, if it was trained on features.
+        tower, user_tower: what makes vectors of the features of new items and users, if it was
+            trained on features.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Retriever:
         info: dict[str, Any] | None = None,
         index: Flat | Imi | None = None,
         tower: Tower | None = None,
+        user_tower: Tower | None = None,
     ) -> None:
         self.recipe, self.options = recipe, dict(options)
         self.users, self.items = users, items
@@ -85,7 +87,7 @@ class Retriever:
         self.seen, self.item_counts = seen, item_counts
         table = None if item_table is None else plain_table(item_table)
         self.item_table = table if table is not None and table.num_columns else None
-        self.info, self.tower = info or {}, tower
+        self.info, self.tower, self.user_tower = info or {}, tower, user_tower
 
     def __repr__(self) -> str:
         return f"Retriever({self.recipe}, {len(self.users):,} users, {len(self.items):,} items)"
@@ -279,13 +281,14 @@ class Retriever:
         """
         grow.build_index(self, kind, recall, self._length("build_index", k), codewords)
 
-    def add_users(self, log: Interactions) -> None:
-        """Add users who were not in training, from a log of what they have had.
+    def add_users(self, given: Any) -> None:
+        """Add users who were not in training, from a log of what they have had, or from a table.
 
-        Their vectors are solved for as in training, with the items as they are. For models of
-        closed forms (ials, rg2, rgx); saved with the model.
+        From a log, their vectors are solved for as in training, with the items as they are: for
+        closed forms (ials, rg2, rgx). From a table, they are made of their features: for models
+        trained with user_features=. Saved with the model.
         """
-        grow.add_users(self, log)
+        grow.add_users(self, given)
 
     def add_items(self, given: Any) -> None:
         """Add items that were not in training, from a log of who has had them, or from a table.
@@ -415,7 +418,7 @@ class Retriever:
 
     def _query(self, users: np.ndarray, history: Ragged) -> Any:
         """What the index is asked for these users."""
-        if self.encoder.reads_history:  # who was not in training has no vector of their own
+        if self.encoder.reads_history and self.user_tower is None:  # strangers have no vector
             users = np.where(np.append(self.seen.lengths, 0)[users] > 0, users, -1)
         with torch.inference_mode():
             return self.encoder(users, history)
@@ -443,7 +446,8 @@ class Retriever:
     def _trained(self, rows: np.ndarray) -> np.ndarray:
         """Which users something is known of: who has no event is a stranger to any vector."""
         lengths = np.append(self.seen.lengths, 0)  # the row -1 is nobody's
-        return (rows >= 0) & (self._counts | (lengths[rows] > 0))
+        always = self._counts or self.user_tower is not None
+        return (rows >= 0) & (always | (lengths[rows] > 0))
 
     @property
     def _counts(self) -> bool:
@@ -565,8 +569,11 @@ class Retriever:
     def save(self, path: str | Path) -> None:
         """Write the model as one file, whole or not at all."""
         encoder, scorer = self.encoder, self.index.scorer
-        features, card = saved_tower(self.tower)
-        tensors = saved_tensors(encoder, scorer) | saved_index(self.index) | features
+        tensors = saved_tensors(encoder, scorer) | saved_index(self.index)
+        card: dict[str, Any] = {}
+        for what, tower in (("tower", self.tower), ("user_tower", self.user_tower)):
+            found, columns = saved_tower(tower, what)
+            tensors, card = tensors | found, card | columns
         tensors["seen.indptr"] = torch.tensor(self.seen.indptr.astype(np.int64))
         tensors["seen.ids"] = torch.tensor(self.seen.ids.astype(np.int32))
         tensors["item_counts"] = torch.tensor(self.item_counts.astype(np.int64))
@@ -606,7 +613,8 @@ def load(path: str | Path) -> Retriever:
             items.remove_column(0),
             {name: value for name, value in manifest.items() if name not in NOT_INFO},
             index,
-            rebuilt_tower(contents),
+            rebuilt_tower(contents, "tower"),
+            rebuilt_tower(contents, "user_tower"),
         )
         model.search(np.zeros(1, np.int64), empty(1), 1)  # encoder and scorer fit together
     return model

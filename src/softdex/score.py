@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from softdex.encode.features import Tower
-from softdex.encode.table import Table, version_of
+from softdex.encode.table import Table, table_of, version_of
 
 
 class Scorer(Protocol):
@@ -63,11 +62,11 @@ class Product(Scorer, Protocol):
 class Dot(nn.Module):
     """Inner product of a query (B, D) with item vectors (I, D), plus a bias (I,) if given."""
 
-    def __init__(self, items: Tensor | Tower, bias: Tensor | None = None) -> None:
+    def __init__(self, items: Tensor | nn.Module, bias: Tensor | None = None) -> None:
         super().__init__()
-        self.items: Any = items if isinstance(items, Tower) else Table(items)
+        self.items = table_of(items)
         self.bias = None if bias is None else Table(bias.reshape(-1, 1))
-        self.num_items = len(items)
+        self.num_items = len(self.items)
 
     def num_queries(self, query: Tensor) -> int:
         """Rows of the query."""
@@ -115,13 +114,13 @@ class Cosine(nn.Module):
     prior: Tensor | None
 
     def __init__(
-        self, items: Tensor | Tower, temperature: Tensor, prior: Tensor | None = None
+        self, items: Tensor | nn.Module, temperature: Tensor, prior: Tensor | None = None
     ) -> None:
         super().__init__()
-        self.items: Any = items if isinstance(items, Tower) else Table(items)
+        self.items = table_of(items)
         self.register_buffer("temperature", temperature)
         self.register_buffer("prior", prior)
-        self.num_items = len(items)
+        self.num_items = len(self.items)
 
     def num_queries(self, query: Tensor) -> int:
         """Rows of the query."""
@@ -155,13 +154,6 @@ class Cosine(nn.Module):
     def forward(self, query: Tensor, ids: Tensor | slice) -> Tensor:
         """Scores (B, N)."""
         return _scores(self, query, ids)
-
-
-def over(scorer: Dot | Cosine, vectors: Tensor) -> Dot | Cosine:
-    """The same scorer over other vectors of the items."""
-    if isinstance(scorer, Dot):
-        return Dot(vectors, None if scorer.bias is None else scorer.bias.weight[:, 0]).eval()
-    return Cosine(vectors, scorer.temperature, scorer.prior).eval()
 
 
 def _scores(scorer: Product, query: Tensor, ids: Tensor | slice) -> Tensor:

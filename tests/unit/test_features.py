@@ -263,3 +263,33 @@ def test_tables_of_new_items_are_refused_where_they_make_no_sense(
         model.add_items(twice)
     with pytest.raises(sdx.SoftdexError, match="no item column"):
         model.add_items(pa.table({"group": ["g1"]}))
+
+
+# users -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "encoder"), [("ssm", "user"), ("bir", "mix")])
+def test_users_nobody_has_seen_get_what_their_kind_likes(
+    log: sdx.Interactions, name: str, encoder: str, tmp_path: Path
+) -> None:
+    people = pa.table({"user": list(range(120)), "city": [f"c{u % 4}" for u in range(120)]})
+    known = sdx.read(log.to_arrow(), users=people, quiet=True)
+    options = SMALL | {"epochs": 30, "encoder": encoder, "user_features": ["city"]}
+    model = sdx.fit(name, known, **options)
+    assert isinstance(model.encoder.vectors, Table)  # type: ignore[union-attr]
+    model.save(tmp_path / "m.sdx")
+    for served in (model, sdx.load(tmp_path / "m.sdx")):
+        served.add_users(pa.table({"user": [500, 501, 502, 503], "city": ["c0", "c1", "c2", "c3"]}))
+        found = served.recommend([500, 501, 502, 503], k=5).to_pydict()
+        own = [i // 10 == u - 500 for u, i in zip(found["user"], found["item"], strict=True)]
+        assert np.mean(own) > 0.9
+        old = served.recommend([0, 1], k=3, exclude_seen=False).to_pydict()
+        assert [i // 10 for i in old["item"]] == [0] * 3 + [1] * 3
+
+
+def test_user_features_need_a_table_of_users(log: sdx.Interactions) -> None:
+    with pytest.raises(sdx.SoftdexError, match="users="):
+        sdx.fit("ssm", log, user_features="all")
+    model = sdx.fit("ssm", log, epochs=1, **SMALL)
+    with pytest.raises(sdx.SoftdexError, match="add_users"):
+        model.add_users(pa.table({"user": [999]}))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
-from softdex.encode.table import Table
+from softdex.encode.table import Table, table_of
 from softdex.ragged import Ragged
 
 
@@ -45,14 +45,14 @@ class Mixed(nn.Module):
 
     def __init__(
         self,
-        vectors: Tensor,
+        vectors: Tensor | nn.Module,
         share: Tensor,
         length: Tensor,
         items: Table,
         past: Tensor | None = None,
     ) -> None:
         super().__init__()
-        self.vectors = Table(vectors)
+        self.vectors = table_of(vectors)
         self.register_buffer("share", share)
         self.register_buffer("length", length)
         self.register_buffer("past", past, persistent=False)
@@ -67,7 +67,7 @@ class Mixed(nn.Module):
         leave_out: Tensor | None = None,
     ) -> Tensor:
         """Queries (B, D)."""
-        device = self.vectors.weight.device
+        device = self.vectors.device
         rows = torch.as_tensor(users, device=device)
         if history is None:
             assert self.past is not None

@@ -133,6 +133,11 @@ class Table(nn.Module):
         self._lookups.append(lambda: None if rows.grad is None else touched(rows.grad))
 
 
+def table_of(vectors: Tensor | nn.Module) -> Any:
+    """A table of these vectors; what already stands in the place of one is left as it is."""
+    return vectors if isinstance(vectors, nn.Module) else Table(vectors)
+
+
 def version_of(tensor: Tensor) -> Version:
     """Changes whenever a tensor does, or is another one."""
     return Version(tensor, -1 if tensor.is_inference() else tensor._version)
@@ -191,9 +196,9 @@ class Users(nn.Module):
 
     reads_history = False
 
-    def __init__(self, vectors: Tensor) -> None:
+    def __init__(self, vectors: Tensor | nn.Module) -> None:
         super().__init__()
-        self.vectors = Table(vectors)
+        self.vectors = table_of(vectors)
         self.query_bytes = 4 * self.vectors.dim
 
     def forward(
@@ -203,4 +208,5 @@ class Users(nn.Module):
         leave_out: Tensor | None = None,
     ) -> Tensor:
         """Queries (B, D)."""
-        return self.vectors(torch.as_tensor(users, device=self.vectors.weight.device))
+        found: Tensor = self.vectors(torch.as_tensor(users, device=self.vectors.device))
+        return found

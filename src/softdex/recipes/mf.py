@@ -66,6 +66,7 @@ def mf(
     share: float = 0.5,
     max_history: int = 50,
     features: list[str] | str | None = None,
+    user_features: list[str] | str | None = None,
     ids: str = "add",
     id_dropout: float = 0.1,
     negatives: int | None = None,
@@ -101,8 +102,9 @@ def mf(
         max_history: how many of the latest items the history holds.
         features: columns of the item table that items are made of, or `all`; new items are then
             served by them.
-        ids: whether items also have a vector of their own: `add` or `drop`.
-        id_dropout: share of the steps in which an item is its features alone.
+        user_features: columns of the user table, likewise; not with encoder="history".
+        ids: whether items and users also have a vector of their own: `add` or `drop`.
+        id_dropout: share of the steps in which these are left out.
         negatives: draws a step, shared by the batch where the index allows it, else of each event.
             None: 2000 shared, 100 of their own.
         index: what proposes them: `uniform` or `popularity` (shared), `imi_uniform`,
@@ -134,6 +136,7 @@ def mf(
     made, scorer = towers(
         train, encoder, score, dim=dim, temperature=temperature, prior=prior, share=share,
         max_history=max_history, seed=seed, features=Features(features, ids, id_dropout),
+        user_features=Features(user_features, ids, id_dropout),
     )  # fmt: skip
     rest = {"codewords": codewords, "power": power, "seed": seed}
     chosen = against(index, objective, scorer, train, negatives, correct=correct, **rest)

@@ -15,7 +15,7 @@ from softdex.index.flat import Flat
 from softdex.index.imi import popularity_weight
 from softdex.interactions import Interactions
 from softdex.score import Dot
-from softdex.solve.compose import PROPOSALS, Features, against, automatic, item_vectors
+from softdex.solve.compose import PROPOSALS, Features, against, automatic, vectors_of
 from softdex.solve.in_batch import OBJECTIVES, InBatch
 from softdex.solve.loop import Schedule, pick_device
 from softdex.solve.sgd import Composition, Job, Settings
@@ -127,7 +127,7 @@ def sequence(
     longest = max(1, min(max_history, int(train.histories.lengths.max(initial=1)) - 1))
     generator = torch.Generator().manual_seed(seed)
     made_of = Features(features, ids, id_dropout)
-    scorer = Dot(item_vectors(train, dim, dim**-0.5, made_of, generator))
+    scorer = Dot(vectors_of(train, "item", dim, dim**-0.5, made_of, generator))
     if encoder == "attention":
         made = _attention(scorer, longest, layers, heads, hidden, dropout, generator)
     else:

@@ -66,6 +66,7 @@ def two_tower(
     share: float = 0.5,
     max_history: int = 50,
     features: list[str] | str | None = None,
+    user_features: list[str] | str | None = None,
     ids: str = "add",
     id_dropout: float = 0.1,
     negatives: int | None = None,
@@ -107,8 +108,9 @@ def two_tower(
         max_history: how many of the latest items the history holds.
         features: columns of the item table that items are made of, or `all`; new items are then
             served by them.
-        ids: whether items also have a vector of their own: `add` or `drop`.
-        id_dropout: share of the steps in which an item is its features alone.
+        user_features: columns of the user table, likewise; not with encoder="history".
+        ids: whether items and users also have a vector of their own: `add` or `drop`.
+        id_dropout: share of the steps in which these are left out.
         negatives: how many of the batch's items a row draws again (`bir`, `xir`), or how many
             uniform items join the batch (`mns`); None: as many as there are rows.
         popularity: how likely an item is taken to come into a batch: by its `count`, its `log` or
@@ -144,6 +146,7 @@ def two_tower(
     made, scorer = towers(
         train, encoder, score, dim=dim, temperature=temperature, prior=prior, share=share,
         max_history=max_history, seed=seed, features=Features(features, ids, id_dropout),
+        user_features=Features(user_features, ids, id_dropout),
     )  # fmt: skip
     weight = popularity_weight(torch.tensor(train.item_counts), popularity, power)
     loss = InBatch(

@@ -38,35 +38,45 @@ there is none (any loss there: its weight is 0)."""
 
 
 class Features(NamedTuple):
-    """What items are made of: columns of their table (`all`; None: no features), whether a vector
-    of their own is added (`add` or `drop`), and in which share of the steps that is left out."""
+    """What items or users are made of: columns of their table (`all`; None: no features), whether
+    a vector of their own is added (`add` or `drop`), and in which share of the steps it is not."""
 
     columns: list[str] | str | None = None
     ids: str = "add"
     dropout: float = 0.0
 
 
-def item_vectors(
-    train: Interactions, dim: int, scale: float, features: Features, generator: torch.Generator
+def vectors_of(
+    train: Interactions,
+    what: str,
+    dim: int,
+    scale: float,
+    features: Features,
+    generator: torch.Generator,
 ) -> Tensor | Tower:
-    """Random vectors of items: a table, or a tower over the columns of theirs."""
+    """Random vectors of items or users: a table, or a tower over the columns of theirs."""
+    items = what == "item"
+    table, counts = (
+        (train.item_table, train.item_counts) if items else (train.user_table, train.user_counts)
+    )
     choose("fit", "ids", features.ids, ("add", "drop"))
     if not 0 <= features.dropout < 1:
         raise SoftdexError(f"fit: expected id_dropout from 0 to below 1, got {features.dropout}.")
     if features.columns is None:
-        if features.ids == "drop":
+        if features.ids == "drop" and items:
             raise SoftdexError("fit: ids='drop' leaves items nothing. Give features= as well.")
-        return torch.randn(train.num_items, dim, generator=generator) * scale
-    if train.item_table is None:
+        return torch.randn(len(counts), dim, generator=generator) * scale
+    if table is None:
+        option = "features" if items else "user_features"
         raise SoftdexError(
-            "fit: features= reads columns of the item table, and the log has none. Read it with "
-            "items=, or --items."
+            f"fit: {option}= reads columns of the {what} table, and the log has none. Read it with "
+            f"{what}s=, or --{what}s."
         )
     names = None if features.columns == "all" else features.columns
-    columns = learn_columns(train.item_table, [names] if isinstance(names, str) else names)
+    columns = learn_columns(table, [names] if isinstance(names, str) else names)
     return tower(
-        train.item_table, columns, dim, scale=scale, generator=generator,
-        counts=train.item_counts, own=features.ids == "add", dropout=features.dropout,
+        table, columns, dim, scale=scale, generator=generator, counts=counts,
+        own=features.ids == "add", dropout=features.dropout,
     )  # fmt: skip
 
 
@@ -82,12 +92,13 @@ def towers(
     max_history: int,
     seed: int,
     features: Features,
+    user_features: Features,
 ) -> tuple[nn.Module, Dot | Cosine]:
     """Random vectors of users and items as an encoder and a scorer of these names."""
     generator = torch.Generator().manual_seed(seed)
     scale = 0.3 if score == "cosine" else 0.1
-    users = torch.randn(train.num_users, dim, generator=generator) * (scale / dim**0.5)
-    items = item_vectors(train, dim, scale / dim**0.5, features, generator)
+    users = vectors_of(train, "user", dim, scale / dim**0.5, user_features, generator)
+    items = vectors_of(train, "item", dim, scale / dim**0.5, features, generator)
     scorer: Dot | Cosine
     if score == "cosine":
         known = (prior * np.log1p(train.item_counts)).astype(np.float32)
