@@ -17,30 +17,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from softdex.errors import DataError, SoftdexError, choose, some
-from softdex.keys import plain
+from softdex.encode.cells import (
+    KINDS,
+    REFUSED,
+    STORED,
+    Cells,
+    every_kind,
+    inside,
+    named_kinds,
+    read_cells,
+    stored_as,
+)
+from softdex.errors import DataError, SoftdexError
 from softdex.options import check
 from softdex.ragged import Ragged, empty, offsets
 
-STORED = {
-    "string": pa.large_string(),
-    "int64": pa.int64(),
-    "uint64": pa.uint64(),
-    "bool": pa.bool_(),
-    "double": pa.float64(),
-    "moment": pa.float64(),  # seconds since 1970
-}
 ENTRIES: dict[str, dict[str, type]] = {  # what is kept of a column besides its name
     "category": {"type": str, "values": list},
     "text": {"hashed": int},
     "number": {"type": str, "mean": float, "scale": float},
 }
-KINDS = tuple(ENTRIES)
-FEW = 1000  # whole numbers with no more distinct values than this are categories
 MOST = 2**24  # the largest size that is taken for one
 FAR = 1e6  # standardised numbers end here; none of 10**12 can be as far from their mean
 SEPARATORS = r"[^\p{L}\p{M}\p{N}_]+"  # RE2: what is no letter, mark, digit or underscore
-REFUSED = (pa.ArrowException, OverflowError, TypeError, UnicodeError)
 
 
 class Encoded(NamedTuple):
@@ -54,13 +53,6 @@ class Encoded(NamedTuple):
     ids: np.ndarray
     weights: np.ndarray
     numbers: np.ndarray
-
-
-class Cells(NamedTuple):
-    """The values of a column that are there, and the row of each, ascending."""
-
-    rows: np.ndarray
-    values: pa.Array
 
 
 # what is learnt of one column --------------------------------------------------------------------
@@ -180,7 +172,8 @@ class Columns:
         bags: list[Ragged] = []
         numbers: list[np.ndarray] = []
         for part in self.parts:
-            cells = _cells(table, part, "encode")
+            lists = not isinstance(part, Number)
+            cells = read_cells(table, part.name, part.type, "encode", lists=lists)
             if isinstance(part, Number):
                 numbers.append(part.standard(cells, rows))
                 bag = _where_missing(cells.rows, rows)
@@ -232,7 +225,7 @@ def learn_columns(
     if not table.num_rows or not table.num_columns:
         shape = f"{table.num_rows} rows and {table.num_columns} columns"
         raise DataError(f"{where}: expected a table to learn columns from, got {shape}.")
-    found = _every_kind(table, where) if names is None else _named_kinds(table, names, where)
+    found = every_kind(table, where) if names is None else named_kinds(table, names, where)
     parts = [_learn(table, name, kind, hashed, where) for name, kind in found.items()]
     return Columns(tuple(parts), max_values)
 
@@ -240,17 +233,16 @@ def learn_columns(
 def _learn(
     table: pa.Table, name: str, kind: str, hashed: int, where: str
 ) -> Category | Text | Number:
-    stored = _stored(_inside(table[name].type), kind)
+    to = stored_as(inside(table[name].type), kind)
     if kind == "text":
         text = Text(name, hashed)
-        _cells(table, text, where)  # refused now rather than later
+        read_cells(table, name, text.type, where)  # refused now rather than later
         return text
     if kind == "number":
-        cells = _cells(table, Number(name, stored, 0.0, 0.0), where)
-        return Number(name, stored, *_moments(cells.values.to_numpy()))
-    nothing = Category(name, stored, pa.array([], STORED[stored]))
-    values = _cells(table, nothing, where).values.unique()
-    return Category(name, stored, values.take(pc.array_sort_indices(values)))
+        cells = read_cells(table, name, to, where, lists=False)
+        return Number(name, to, *_moments(cells.values.to_numpy()))
+    values = read_cells(table, name, to, where).values.unique()
+    return Category(name, to, values.take(pc.array_sort_indices(values)))
 
 
 def _moments(numbers: np.ndarray) -> tuple[float, float]:
@@ -264,232 +256,6 @@ def _moments(numbers: np.ndarray) -> tuple[float, float]:
     mean = np.clip(shares.mean(), shares[0], shares[-1])
     scale = min(shares.std(), math.ldexp(largest, -power))
     return math.ldexp(mean, power), math.ldexp(scale, power)
-
-
-# which kind a column is of -----------------------------------------------------------------------
-
-
-def _every_kind(table: pa.Table, where: str) -> dict[str, str]:
-    """The kind of each column that says what rows have in common."""
-    found: dict[str, str] = {}
-    for name in table.column_names:
-        _check_once(table, name, where)
-        kind = _kind(table[name])
-        if kind is not None and not _are_ids(table[name]):
-            found[name] = kind
-    if not found:
-        raise SoftdexError(
-            f"{where}: expected a column that says what rows have in common, got only ids and "
-            f"types that cannot be read ({some(table.column_names)}). Name a column and how to "
-            f"read it, for example {table.column_names[0] + ':category'!r}."
-        )
-    return found
-
-
-def _named_kinds(table: pa.Table, names: Sequence[str], where: str) -> dict[str, str]:
-    """The kind of each column that is asked for."""
-    if not names:
-        known = some(table.column_names)
-        raise SoftdexError(f"{where}: expected at least one column, got none. Known: {known}.")
-    found: dict[str, str] = {}
-    for given in names:
-        name, kind = _parsed(given, table.column_names, where)
-        if name in found:
-            raise SoftdexError(f"{where}: the column {name!r} is named twice.")
-        _check_once(table, name, where)
-        kind = kind or _kind(table[name])
-        if kind is None:
-            raise DataError(
-                f"{where}: expected the column {name!r} to hold strings, numbers, truths, dates or "
-                f"lists of categories, got {table[name].type}. Leave it out, cast it, or say how "
-                f"to read it: {name + ':category'!r}."
-            )
-        found[name] = kind
-    return found
-
-
-def _check_once(table: pa.Table, name: str, where: str) -> None:
-    if (times := table.column_names.count(name)) > 1:
-        raise DataError(f"{where}: {times} columns are called {name!r}. Rename all but one.")
-
-
-def _parsed(given: str, known: Sequence[str], where: str) -> tuple[str, str | None]:
-    """The column and the kind that "name:kind" says; a column may have a colon in its name."""
-    if given in known:
-        return given, None
-    name, _, kind = given.rpartition(":")
-    if name not in known:
-        choose(where, "column", name if kind in KINDS else given, known)
-    return name, choose(where, f"kind of the column {name!r}:", kind, KINDS)
-
-
-def _kind(column: pa.ChunkedArray) -> str | None:
-    """The kind that follows from the type of a column and from how often its values repeat."""
-    types, outside, kind = pa.types, _bare(column.type), _inside(column.type)
-    whole = types.is_integer(kind)
-    discrete = whole or _is_string(kind) or types.is_boolean(kind)
-    numeric = types.is_floating(kind) or types.is_decimal(kind) or _is_time(kind)
-    if _is_listed(outside):
-        return "category" if discrete else None
-    if types.is_dictionary(column.type):
-        return "category" if discrete or numeric else None
-    if whole:
-        distinct = pc.count_distinct(plain(column)).as_py()
-        return "category" if distinct <= FEW or 2 * distinct < len(column) else "number"
-    if discrete:
-        return "text" if _is_string(kind) and _is_text(column) else "category"
-    return "number" if numeric else None
-
-
-def _is_text(column: pa.ChunkedArray) -> bool:
-    values, distinct, spaced = _spelling(column)
-    return 2 * distinct > values and 2 * spaced >= distinct
-
-
-def _are_ids(column: pa.ChunkedArray) -> bool:
-    if not _is_string(_bare(column.type)):
-        return False
-    values, distinct, spaced = _spelling(column)
-    return distinct == values and not spaced
-
-
-def _spelling(column: pa.ChunkedArray) -> tuple[int, int, int]:
-    """How many strings there are, how many distinct ones, and how many of those have a space."""
-    values = _cast(plain(column), "string").drop_null()
-    distinct = values.unique()
-    return len(values), len(distinct), pc.sum(pc.match_substring(distinct, " ")).as_py() or 0
-
-
-def _stored(kind: pa.DataType, read_as: str) -> str:
-    """The type that values are kept in: a name among STORED."""
-    types = pa.types
-    if read_as == "text":
-        return "string"
-    if _is_moment(kind):
-        return "moment"
-    if read_as == "number" or types.is_floating(kind) or types.is_decimal(kind):
-        return "double"
-    if _is_time(kind):  # of the day, or a duration
-        return "double"
-    if types.is_integer(kind):
-        return "uint64" if types.is_uint64(kind) else "int64"
-    return "bool" if types.is_boolean(kind) else "string"
-
-
-def _bare(kind: pa.DataType) -> pa.DataType:
-    """The type under a dictionary, an extension type or a run-length code."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return _bare(kind.storage_type)
-    coded = pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind)
-    return _bare(kind.value_type) if coded else kind
-
-
-def _inside(kind: pa.DataType) -> pa.DataType:
-    """The type of single values, be they in lists or not."""
-    kind = _bare(kind)
-    return _bare(kind.value_type) if _is_listed(kind) else kind
-
-
-def _is_string(kind: pa.DataType) -> bool:
-    types = pa.types
-    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-
-
-def _is_moment(kind: pa.DataType) -> bool:
-    return pa.types.is_date(kind) or pa.types.is_timestamp(kind)
-
-
-def _is_time(kind: pa.DataType) -> bool:
-    return pa.types.is_temporal(kind) and not pa.types.is_interval(kind)
-
-
-def _is_listed(kind: pa.DataType) -> bool:
-    types = pa.types
-    views = types.is_list_view(kind) or types.is_large_list_view(kind)
-    lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    return views or lists
-
-
-# reading cells -----------------------------------------------------------------------------------
-
-
-def _cells(table: pa.Table, part: Category | Text | Number, where: str) -> Cells:
-    """The values of a column in the type they are kept in, those of a list one by one."""
-    if part.name not in table.column_names:
-        return Cells(np.zeros(0, np.int64), pa.array([], STORED[part.type]))
-    _check_once(table, part.name, where)
-    column = table[part.name]
-    try:
-        rows, values = _unfold(plain(column), lists=not isinstance(part, Number))
-        values = _cast(values, part.type).combine_chunks()
-    except REFUSED as error:
-        raise DataError(
-            f"{where}: expected the column {part.name!r} as {part.type}, got {column.type} "
-            f"({str(error)[:120]}). Cast the column first, or fit with columns that are like it."
-        ) from None
-    if values.null_count:
-        rows = rows[values.is_valid().to_numpy(zero_copy_only=False)]
-        values = values.drop_null()
-    if pa.types.is_floating(values.type) and (endless := np.isinf(values)).any():
-        raise DataError(
-            f"{where}: expected finite numbers in the column {part.name!r}, got infinite ones in "
-            f"{len(np.unique(rows[endless])):,} of {len(column):,} rows. Make them null, or clip."
-        )
-    return Cells(rows, values)
-
-
-def _unfold(column: pa.ChunkedArray, *, lists: bool) -> tuple[np.ndarray, pa.ChunkedArray]:
-    """The row of each value, and the values."""
-    rows = np.arange(len(column))
-    if lists and _is_listed(column.type):
-        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
-        return np.repeat(rows, lengths), plain(pc.list_flatten(column))
-    return rows, column
-
-
-def _cast(values: pa.ChunkedArray, to: str) -> pa.ChunkedArray:
-    """Values in the type they are kept in, empty strings and NaN as null; raises if they change."""
-    types, kind = pa.types, values.type
-    if types.is_nested(kind):
-        raise TypeError("these are not single values")
-    if _is_string(kind):
-        values = pc.if_else(pc.equal(values, ""), pa.scalar(None, kind), values)
-    if _is_time(kind) or to == "moment":
-        return _seconds(values, to)
-    if to == "string" and (types.is_floating(kind) or types.is_decimal(kind)):
-        raise TypeError("fractions have no one spelling")
-    if to == "double" or types.is_floating(kind):
-        values = _without_nan(values.cast(pa.float64(), safe=False))
-    found = values.cast(STORED[to])
-    numeric = types.is_integer(kind) or types.is_floating(kind)
-    if to == "bool" and numeric and not found.cast(values.type).equals(values):
-        raise TypeError("there are numbers other than 0 and 1")
-    return found
-
-
-def _without_nan(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """NaN as null, and one zero instead of two."""
-    return pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), pc.add(values, 0.0))
-
-
-def _seconds(values: pa.ChunkedArray, to: str) -> pa.ChunkedArray:
-    """Dates and timestamps as seconds since 1970 (naive ones: UTC), times and durations as long."""
-    if _is_string(values.type):
-        values = values.cast(pa.timestamp("us"))
-    kind = values.type
-    if pa.types.is_null(kind):
-        return values.cast(pa.float64())
-    if not _is_time(kind) or to != ("moment" if _is_moment(kind) else "double"):
-        raise TypeError("times are not cast to other types, nor other types to times")
-    stored = pa.int32() if kind.bit_width == 32 else pa.int64()
-    whole = pa.chunked_array([part.view(stored) for part in values.chunks], stored)
-    if pa.types.is_date32(kind):
-        return pc.multiply(whole.cast(pa.float64()), 86400.0)
-    unit = "ms" if pa.types.is_date64(kind) else kind.unit
-    if unit == "ns" and to == "moment":  # a double cannot tell so many of them apart
-        whole, unit = pc.divide(whole, 1000), "us"
-    a_second = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[unit]
-    return pc.divide(whole.cast(pa.float64(), safe=False), a_second)
 
 
 # bags of tokens ----------------------------------------------------------------------------------
