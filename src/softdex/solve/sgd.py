@@ -117,6 +117,9 @@ class Job(NamedTuple):
         past = sum(b.nbytes for b in modules.buffers()) - weights
         past += 3 * sum(t.nbytes for t in self.parts.index.state().values())
         batch, targets = self.settings.batch_size, max(1, self.parts.targets)
+        if self.parts.ordered:  # what each layer made of each position, and as many queries
+            past += 8 * batch * int(self.encoder.query_bytes)  # type: ignore[arg-type]
+            batch, targets = self.parts.rows or batch * targets, 1
         draws = self.parts.draws or max(1, min(log.num_items, BLOCK_CELLS // batch))
         weights += 0 if self.parts.draws else weights // 3  # all items: a dense gradient
         rows = batch * (2 + targets) + draws * (1 if self.parts.shared else batch)
