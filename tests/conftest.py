@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
 
 import softdex as sdx
+from softdex.solve.sgd import Trainer
 
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("free", deadline=None, max_examples=300)
@@ -57,3 +60,26 @@ def data() -> Path:
     if not folder.is_dir():
         pytest.skip("real data sets are not here: set SOFTDEX_DATA to their folder")
     return folder
+
+
+@pytest.fixture
+def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., sdx.Retriever]:
+    """Fit as asked, but killed after so many steps and then resumed."""
+
+    def fit(name: str, log: sdx.Interactions, *, after: int, **options: Any) -> sdx.Retriever:
+        steps, plain = 0, Trainer.step
+
+        def step(self: Trainer, at: torch.Tensor) -> None:
+            nonlocal steps
+            steps += 1
+            if steps > after:
+                raise KeyboardInterrupt
+            plain(self, at)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "step", step)
+            with pytest.raises(KeyboardInterrupt):
+                sdx.fit(name, log, folder=tmp_path, **options)
+        return sdx.fit(name, log, folder=tmp_path, resume=True, **options)
+
+    return fit

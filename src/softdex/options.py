@@ -76,3 +76,20 @@ def at_least(where: str, least: float, **given: float) -> None:
     for name, value in given.items():
         if value < least:
             raise SoftdexError(f"{where}: expected {name} of at least {least:g}, got {value}.")
+
+
+def within(
+    where: str,
+    given: Mapping[str, Any],
+    *,
+    positive: Sequence[str] = (),
+    at_least_0: Sequence[str] = (),
+    from_0_to_1: Sequence[str] = (),
+) -> None:
+    """Refuse numbers that lie outside of what makes sense for them; nothing given is fine."""
+    expected = dict.fromkeys(positive, "> 0") | dict.fromkeys(at_least_0, ">= 0")
+    for name, words in (expected | dict.fromkeys(from_0_to_1, "from 0 to 1")).items():
+        value = 1 if given[name] is None else given[name]
+        too_large = name in from_0_to_1 and value > 1
+        if value < 0 or too_large or (name in positive and value == 0):
+            raise SoftdexError(f"{where}: expected {name} {words}, got {value}.")

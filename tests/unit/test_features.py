@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -197,26 +198,11 @@ def test_a_new_item_can_be_part_of_a_history(log: sdx.Interactions) -> None:
 
 
 def test_a_killed_run_goes_on_to_the_very_same_model(
-    log: sdx.Interactions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: sdx.Interactions, killed: Callable[..., sdx.Retriever]
 ) -> None:
-    from softdex.solve.sgd import Trainer
-
+    """Which items are without a vector of their own comes from the run's own generator."""
     options = SMALL | {"epochs": 4, "features": "all", "id_dropout": 0.3, "batch_size": 64}
-    whole = sdx.fit("ssm", log, **options)
-    steps, plain = 0, Trainer.step
-
-    def step(self: Trainer, at: Tensor) -> None:
-        nonlocal steps
-        steps += 1
-        if steps > 25:
-            raise KeyboardInterrupt
-        plain(self, at)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "step", step)
-        with pytest.raises(KeyboardInterrupt):
-            sdx.fit("ssm", log, folder=tmp_path, **options)
-    again = sdx.fit("ssm", log, folder=tmp_path, resume=True, **options)
+    whole, again = sdx.fit("ssm", log, **options), killed("ssm", log, after=25, **options)
     assert torch.equal(again.index.scorer.items.weight, whole.index.scorer.items.weight)
 
 

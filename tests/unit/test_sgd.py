@@ -126,7 +126,7 @@ def test_senseless_options_are_refused_before_any_work(
     ({"objective": "bpr", "index": "full"}, "bpr needs draws"),
     ({"objective": "softmax", "index": "imi_popularity"}, "softmax takes all items"),
     ({"objective": "bpr", "correct": "all"}, "correct= is for ssm"),
-    ({"power": -1.0}, "power of at least 0"),
+    ({"power": -1.0}, "power >= 0"),
 ])  # fmt: skip
 def test_options_that_would_be_ignored_are_refused(
     log: sdx.Interactions, bad: dict[str, Any], words: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from softdex.index.imi import Imi
 from softdex.recipes.two_tower import two_tower
 from softdex.score import Dot
 from softdex.solve.in_batch import OBJECTIVES, InBatch
-from softdex.solve.sgd import Trainer
 
 SMALL: dict[str, Any] = {"dim": 8, "batch_size": 64, "lr": 0.03, "patience": 0, "device": "cpu"}
 every_objective = pytest.mark.parametrize("objective", OBJECTIVES)
@@ -112,25 +111,11 @@ def test_in_blocks_what_was_drawn_again_is_kept_for_the_gradient(
 
 @pytest.mark.parametrize("objective", ["g_tower", "xir"])
 def test_a_killed_run_goes_on_to_the_very_same_model(
-    log: sdx.Interactions, objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: sdx.Interactions, objective: str, killed: Callable[..., sdx.Retriever]
 ) -> None:
     """The cache and the stream's counts are part of the checkpoint."""
     options = SMALL | {"epochs": 5, "cache_decay": 0.95}
-    whole = sdx.fit(objective, log, **options)
-    steps, plain = 0, Trainer.step
-
-    def step(self: Trainer, at: torch.Tensor) -> None:
-        nonlocal steps
-        steps += 1
-        if steps > 25:
-            raise KeyboardInterrupt
-        plain(self, at)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "step", step)
-        with pytest.raises(KeyboardInterrupt):
-            sdx.fit(objective, log, folder=tmp_path, **options)
-    again = sdx.fit(objective, log, folder=tmp_path, resume=True, **options)
+    whole, again = sdx.fit(objective, log, **options), killed(objective, log, after=25, **options)
     assert torch.equal(again.index.scorer.items.weight, whole.index.scorer.items.weight)
 
 

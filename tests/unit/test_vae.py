@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from softdex.index.imi import Imi
 from softdex.ragged import Ragged
 from softdex.recipes.vae import vae
 from softdex.solve.compose import PROPOSALS, automatic
-from softdex.solve.sgd import Histories, Trainer
+from softdex.solve.sgd import Histories
 
 ITEMS, HIDDEN, LATENT, DIM = 12, 6, 3, 5
 SMALL: dict[str, Any] = {
@@ -168,25 +169,12 @@ def test_fastvae_is_served_from_the_index_it_trained_with(
 
 
 def test_a_killed_fastvae_goes_on_to_the_very_same_model(
-    log: sdx.Interactions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    log: sdx.Interactions, killed: Callable[..., sdx.Retriever]
 ) -> None:
     """Index, annealing and the moments of dense layers are part of the checkpoint."""
     options = SMALL | {"epochs": 6, "batch_size": 16, "refit_every": 5, "anneal": 30}
     whole = sdx.fit("fastvae", log, **options)
-    steps, plain = 0, Trainer.step
-
-    def step(self: Trainer, at: torch.Tensor) -> None:
-        nonlocal steps
-        steps += 1
-        if steps > 29:
-            raise KeyboardInterrupt
-        plain(self, at)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "step", step)
-        with pytest.raises(KeyboardInterrupt):
-            sdx.fit("fastvae", log, folder=tmp_path, **options)
-    again = sdx.fit("fastvae", log, folder=tmp_path, resume=True, **options)
+    again = killed("fastvae", log, after=29, **options)
     ours, theirs = (m.index.state() | m.encoder.state_dict() for m in (whole, again))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 

@@ -18,6 +18,11 @@ from softdex.encode.table import Table
 from softdex.ragged import Ragged
 
 
+def _latest(history: Ragged, most: int) -> Tensor:
+    """The latest items of each history (B, L), no wider than needed."""
+    return padded(history, max(1, min(most, int(history.lengths.max(initial=0)))))
+
+
 def at_the_end(states: Tensor, ids: Tensor) -> Tensor:
     """The state (B, D) of the last item of each history, of states (B, L, D); 0 of an empty one."""
     length = (ids >= 0).sum(1)
@@ -83,8 +88,7 @@ class Sequence(nn.Module):
     ) -> Tensor:
         """Queries (B, D) of histories."""
         assert history is not None
-        longest = max(1, min(self.most, int(history.lengths.max(initial=0))))
-        ids = padded(history, longest).to(self.positions.device)
+        ids = _latest(history, self.most).to(self.positions.device)
         return at_the_end(self.states(ids), ids)
 
     def learn(self, ids: Tensor, generator: torch.Generator) -> Tensor:
@@ -168,8 +172,7 @@ class Dnn(nn.Module):
     ) -> Tensor:
         """Queries (B, D) of histories."""
         assert history is not None
-        longest = max(1, min(self.most, int(history.lengths.max(initial=0))))
-        ids = padded(history, longest).to(self.first.device)
+        ids = _latest(history, self.most).to(self.first.device)
         real = ids >= 0
         return self._query(self.items.bag(ids, real / real.sum(1, keepdim=True).clamp(min=1)))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from softdex.errors import SoftdexError, choose
 from softdex.interactions import Interactions
+from softdex.options import within
 from softdex.solve.compose import (
     ENCODERS,
     PROPOSALS,
@@ -41,6 +42,7 @@ POSITIVE = (
     "dim", "negatives", "codewords", "refit_every", "epochs", "batch_size", "lr", "temperature",
     "max_history",
 )  # fmt: skip
+AT_LEAST_0 = ("seed", "decay", "patience", "power")
 SPACE = {"lr": (0.002, 0.05), "temperature": (0.05, 0.3), "prior": [0.0, 0.5, 0.7, 1.0]}
 VARIANTS: dict[str, dict[str, Any]] = {
     "softmax": {"objective": "softmax", "lr": 0.005, "batch_size": 4096},
@@ -150,9 +152,7 @@ def _check(given: Mapping[str, Any]) -> None:
     """Refuse what makes no sense, before any work is done."""
     for name, known in WORDS.items():
         choose("mf", name, given[name], known)
-    for name in POSITIVE:
-        if given[name] <= 0:
-            raise SoftdexError(f"mf: expected {name} > 0, got {given[name]}.")
+    within("mf", given, positive=POSITIVE, at_least_0=AT_LEAST_0, from_0_to_1=("share", "lr_end"))
     objective, index = given["objective"], given["index"]
     if index == "full" and objective not in ("ssm", "softmax"):
         raise SoftdexError(f"mf: {objective} needs draws, so index='full' is not for it.")
@@ -160,8 +160,3 @@ def _check(given: Mapping[str, Any]) -> None:
         raise SoftdexError(f"mf: softmax takes all items and draws none: no index={index!r}.")
     if given["correct"] != "draws" and objective != "ssm":
         raise SoftdexError(f"mf: correct= is for ssm, {objective} corrects nothing.")
-    for name in ("seed", "decay", "patience", "power", "share", "lr_end"):
-        share = name in ("share", "lr_end")
-        if given[name] < 0 or (share and given[name] > 1):
-            least = "from 0 to 1" if share else "of at least 0"
-            raise SoftdexError(f"mf: expected {name} {least}, got {given[name]}.")

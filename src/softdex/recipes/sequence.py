@@ -14,6 +14,7 @@ from softdex.index.contract import Index
 from softdex.index.flat import Flat
 from softdex.index.imi import popularity_weight
 from softdex.interactions import Interactions
+from softdex.options import within
 from softdex.score import Dot
 from softdex.solve.compose import PROPOSALS, Features, against, automatic, vectors_of
 from softdex.solve.in_batch import OBJECTIVES, InBatch
@@ -156,12 +157,7 @@ def _check(given: dict[str, Any]) -> None:
     """Refuse what makes no sense, before any work is done."""
     for name, known in WORDS.items():
         choose("sequence", name, given[name], known)
-    for name in (*POSITIVE, *AT_LEAST_0):
-        least = "> 0" if name in POSITIVE else ">= 0"
-        if given[name] < 0 or (name in POSITIVE and given[name] == 0):
-            raise SoftdexError(f"sequence: expected {name} {least}, got {given[name]}.")
-    if not 0 <= given["lr_end"] <= 1:
-        raise SoftdexError(f"sequence: expected lr_end from 0 to 1, got {given['lr_end']}.")
+    within("sequence", given, positive=POSITIVE, at_least_0=AT_LEAST_0, from_0_to_1=("lr_end",))
     if not 0 <= given["dropout"] < 1:
         raise SoftdexError(f"sequence: expected dropout from 0 to below 1, got {given['dropout']}.")
     if given["encoder"] == "attention" and given["dim"] % given["heads"]:

@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 
-from softdex.errors import SoftdexError, choose
+from softdex.errors import choose
 from softdex.index.contract import Index
 from softdex.index.flat import Flat
 from softdex.index.imi import build, codewords_for, popularity_weight
 from softdex.interactions import Interactions
 from softdex.objective.in_batch import CORRECTIONS
+from softdex.options import within
 from softdex.solve.compose import ENCODERS, SCORES, Features, towers
 from softdex.solve.in_batch import OBJECTIVES, InBatch
 from softdex.solve.loop import Schedule
@@ -49,7 +50,7 @@ WORDS = {
     "index": ("flat", "imi"),
     "precision": ("float32", "bf16"),
 }
-POSITIVE = ("dim", "temperature", "max_history", "epochs", "batch_size", "lr")
+POSITIVE = ("dim", "negatives", "temperature", "max_history", "epochs", "batch_size", "lr")
 FROM_0_TO_1 = ("share", "cache_share", "cache_decay", "rate", "lr_end")
 AT_LEAST_0 = ("block", "prior", "power", "decay", "patience", "seed")
 
@@ -142,7 +143,8 @@ def two_tower(
     given = locals()
     for name, known in WORDS.items():
         choose("two_tower", name, given[name], known)
-    _check(given)
+    ranges = {"positive": POSITIVE, "at_least_0": AT_LEAST_0, "from_0_to_1": FROM_0_TO_1}
+    within("two_tower", given, **ranges)
     made, scorer = towers(
         train, encoder, score, dim=dim, temperature=temperature, prior=prior, share=share,
         max_history=max_history, seed=seed, features=Features(features, ids, id_dropout),
@@ -174,14 +176,3 @@ def two_tower(
         batch_size, lr, decay, seed, precision, lr_end=lr_end, epochs=epochs, per_row=per_row
     )
     return Job(parts, settings, Schedule(epochs, patience, device))
-
-
-def _check(given: dict[str, Any]) -> None:
-    """Refuse numbers that make no sense, before any work is done."""
-    fewest = {name: (given[name] > 0, "> 0") for name in POSITIVE}
-    fewest |= {name: (given[name] >= 0, ">= 0") for name in AT_LEAST_0}
-    fewest |= {name: (0 <= given[name] <= 1, "from 0 to 1") for name in FROM_0_TO_1}
-    fewest["negatives"] = given["negatives"] is None or given["negatives"] > 0, "> 0 or nothing"
-    for name, (fits, expected) in fewest.items():
-        if not fits:
-            raise SoftdexError(f"two_tower: expected {name} {expected}, got {given[name]}.")

@@ -10,6 +10,7 @@ from torch import Tensor
 from softdex.encode.history import Vae
 from softdex.errors import SoftdexError, choose
 from softdex.interactions import Interactions
+from softdex.options import within
 from softdex.score import Dot
 from softdex.solve.compose import PROPOSALS, against, automatic
 from softdex.solve.loop import Schedule, pick_device
@@ -101,12 +102,7 @@ def vae(
     given = locals()
     for name, known in WORDS.items():
         choose("vae", name, given[name], known)
-    for name in (*POSITIVE, *AT_LEAST_0):
-        least = "> 0" if name in POSITIVE else ">= 0"
-        if given[name] < 0 or (name in POSITIVE and given[name] == 0):
-            raise SoftdexError(f"vae: expected {name} {least}, got {given[name]}.")
-    if not 0 <= lr_end <= 1:
-        raise SoftdexError(f"vae: expected lr_end from 0 to 1, got {lr_end}.")
+    within("vae", given, positive=POSITIVE, at_least_0=AT_LEAST_0, from_0_to_1=("lr_end",))
     if not 0 <= dropout < 1:
         raise SoftdexError(f"vae: expected dropout from 0 to below 1, got {dropout}.")
     if index == "auto":
