@@ -60,6 +60,7 @@ def learn(
         raise SoftdexError("fit: start= and features= do not go together. Leave one of them out.")
     if start is not None:
         take_over(model, start)
+    _note_towers(model)
     needed, where = made.memory(log), pick_device(made.schedule.device)
     say(f"training on {where}, about {needed / 1e9:.2f} GB beside the libraries")
     check_memory(options, needed, max_memory)
@@ -82,6 +83,7 @@ def finish(model: Retriever, run: Run) -> Retriever:
     if (index := run.trainer.served()) is not None:
         model.index = index  # type: ignore[assignment]
     _write_out(model)
+    _silence(model, run.trainer)
     if wrong := not_finite(saved_tensors(model.encoder, model.index.scorer)):
         raise SoftdexError(
             f"fit: the training ended in {some(wrong)} not finite. Choose less extreme options (a "
@@ -94,14 +96,29 @@ def _write_out(model: Retriever) -> None:
     """Serve what towers of features say from plain tables; the towers stay for what is new."""
     scorer: Any = model.index.scorer
     encoder: Any = model.encoder
-    if isinstance(items := getattr(scorer, "items", None), Tower):
-        model.tower = items.eval()
-        scorer.items = _table(items)
-        if getattr(encoder, "items", None) is items:
+    _note_towers(model)
+    if model.tower is not None:
+        scorer.items = _table(model.tower.eval())
+        if getattr(encoder, "items", None) is model.tower:
             encoder.items = scorer.items
-    if isinstance(users := getattr(encoder, "vectors", None), Tower):
-        model.user_tower = users.eval()
-        encoder.vectors = _table(users)
+    if model.user_tower is not None:
+        encoder.vectors = _table(model.user_tower.eval())
+
+
+def _note_towers(model: Retriever) -> None:
+    """Let a model know that everybody with features has a vector."""
+    items = getattr(model.index.scorer, "items", None)
+    users = getattr(model.encoder, "vectors", None)
+    model.tower = items if isinstance(items, Tower) else None
+    model.user_tower = users if isinstance(users, Tower) else None
+
+
+def _silence(model: Retriever, trainer: Any) -> None:
+    """Items without an event, which in-batch training never meets, are given no direction."""
+    scorer: Any = model.index.scorer
+    meets_all = getattr(getattr(trainer, "parts", None), "proposes", True)
+    if not meets_all and model.tower is None:
+        scorer.items.weight[torch.from_numpy(model.item_counts == 0)] = 0.0
 
 
 def _table(tower: Tower) -> Table:
@@ -170,11 +187,15 @@ def _copy_layers(model: Retriever, known: Mapping[str, Tensor]) -> None:
     """Weights that belong to no user and no item."""
     for name, layer in model.encoder.named_parameters():
         old = known.get(f"encoder.{name}")
+        if old is not None and name == "positions":  # counted from the end
+            most = min(len(old), len(layer))
+            layer.data[len(layer) - most :] = old[len(old) - most :]
+            continue
         if old is None or old.shape != layer.shape:
             had = "none" if old is None else tuple(old.shape)
             raise SoftdexError(
                 f"fit: start= has {had} where this model has {tuple(layer.shape)} ({name}). Use "
-                "the same recipe, hidden and latent."
+                "the same recipe and the same sizes of its layers."
             )
         layer.data.copy_(old)
 

@@ -20,6 +20,8 @@ from softdex.catalogue import allowed, check_columns, find, listed, plain_table
 from softdex.encode.counting import Anyone, Neighbours
 from softdex.encode.features import Tower
 from softdex.encode.history import Mixed, Vae
+from softdex.encode.sequence import Dnn
+from softdex.encode.sequence import Sequence as HistorySequence
 from softdex.encode.table import Users
 from softdex.errors import DataError, SoftdexError, choose, some
 from softdex.evaluate import Result, evaluate
@@ -45,7 +47,7 @@ from softdex.score import Constant, Cosine, Dot, Sparse
 from softdex.solve.fold_in import FoldIn
 from softdex.tables import parse_bytes, progress
 
-Encoder = Anyone | Neighbours | Users | Mixed | Vae | FoldIn
+Encoder = Anyone | Neighbours | Users | Mixed | Vae | HistorySequence | Dnn | FoldIn
 AnyScorer = Constant | Dot | Cosine | Sparse
 BATCH = 1024
 MODEL_FILE = "model.sdx"
@@ -438,7 +440,7 @@ class Retriever:
             likeness = Cosine(vectors, torch.ones((), device=vectors.device))
             index = Flat(likeness, self.index.alive)
             return index.search(vectors[torch.from_numpy(items)], k, filter=filter)
-        if isinstance(self.encoder, (Users, Mixed, Vae, FoldIn)):
+        if not isinstance(self.encoder, (Anyone, Neighbours)):
             raise SoftdexError(f"similar: {self.recipe} has no vectors of items to compare.")
         hits = self.index.search(self.encoder.similar(items), k, filter=filter)
         return Hits(torch.where(hits.scores > 0, hits.ids, -1), hits.scores)

@@ -17,6 +17,7 @@ from softdex.objective.in_batch import (
     Frequencies,
     batch_softmax,
     left_out,
+    log_sum,
     mixed,
     resampled,
     resampling,
@@ -151,6 +152,20 @@ def test_scores_far_apart_make_no_nan() -> None:
         (grad,) = torch.autograd.grad(loss.sum(), scores)
         assert loss.isfinite().all()
         assert grad.isfinite().all()
+
+
+def test_the_gradient_of_a_weighted_sum_is_right_for_weights_of_any_size() -> None:
+    generator = seeded(3)
+    scores = (torch.randn(20, 15, dtype=torch.float64, generator=generator) * 5).requires_grad_()
+    weight = torch.rand(20, 15, dtype=torch.float64, generator=generator) ** 8 * 50
+    weight[:, :3] = 0
+    shift = torch.randn(15, dtype=torch.float64, generator=generator)
+    ours = log_sum(scores, weight, None, shift)
+    plain = (scores - shift + weight.log()).logsumexp(1)
+    up = torch.randn(20, dtype=torch.float64, generator=generator)
+    a, b = (torch.autograd.grad((x * up).sum(), scores)[0] for x in (ours, plain))
+    assert torch.allclose(ours, plain)
+    assert torch.allclose(a, b)
 
 
 # drawing again -----------------------------------------------------------------------------------
@@ -352,6 +367,14 @@ def test_frequencies_are_found_in_a_stream_of_ids_of_any_size() -> None:
     found = frequencies(every).exp()
     assert ((found / chance).log().abs() < 0.5).all()
     assert torch.corrcoef(torch.stack([found.log(), chance.log()]))[0, 1] > 0.98
+
+
+def test_an_item_that_comes_many_times_in_a_batch_comes_as_often_as_that() -> None:
+    frequencies = Frequencies(slots=1000, first=1.0, rate=0.05)
+    batch = torch.tensor([7] * 30 + [8] * 3 + [9, -1, -1])
+    for _ in range(300):
+        found = frequencies(batch)
+    assert found[[0, 30, 33]].exp().tolist() == pytest.approx([30, 3, 1], rel=1e-3)
 
 
 def test_frequencies_follow_a_stream_that_changes() -> None:

@@ -251,6 +251,13 @@ def test_tables_of_new_items_are_refused_where_they_make_no_sense(
         model.add_items(pa.table({"group": ["g1"]}))
 
 
+def test_a_value_that_no_training_reaches_says_nothing(log: sdx.Interactions) -> None:
+    model = sdx.fit("ssm", log, features=["group"], ids="drop", epochs=2, **SMALL)
+    assert model.tower is not None
+    unknown = model.tower.of(pa.table({"group": ["never seen", None]}))
+    assert (unknown == 0).all()
+
+
 # users -------------------------------------------------------------------------------------------
 
 
@@ -271,6 +278,16 @@ def test_users_nobody_has_seen_get_what_their_kind_likes(
         assert np.mean(own) > 0.9
         old = served.recommend([0, 1], k=3, exclude_seen=False).to_pydict()
         assert [i // 10 for i in old["item"]] == [0] * 3 + [1] * 3
+
+
+def test_validation_measures_users_as_they_will_be_served(log: sdx.Interactions) -> None:
+    people = pa.table({"user": list(range(120)), "city": [f"c{u % 4}" for u in range(120)]})
+    known = sdx.read(log.to_arrow(), users=people, quiet=True)
+    train, valid, _ = sdx.split.by_user(known, seed=0)
+    options = SMALL | {"epochs": 3, "user_features": ["city"], "patience": 0}
+    model = sdx.fit("ssm", train, valid=valid, **options)
+    best = max(r["metric"] for r in model.info["training"]["history"])
+    assert model.evaluate(valid, 20)["ndcg@20"] == pytest.approx(best, abs=1e-5)
 
 
 def test_user_features_need_a_table_of_users(log: sdx.Interactions) -> None:

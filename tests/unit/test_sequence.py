@@ -194,6 +194,49 @@ def test_rows_that_are_drawn_to_be_trained_on_are_real(cycles: sdx.Interactions)
     assert weight.sum().item() == pytest.approx(1.0)
 
 
+def test_the_last_query_of_every_window_is_the_one_that_is_served(
+    cycles: sdx.Interactions,
+) -> None:
+    """Whatever else is in the batch, and however wide it is."""
+    trainer = sequence(cycles, **(SMALL | {"dropout": 0.0})).trainer(cycles)
+    trainer.modules.train()
+    batch = trainer.feed.batch(torch.arange(20), trainer.generator)
+    wide = torch.nn.functional.pad(batch.target, (0, 3), value=-1)
+    for rows in (batch.target, wide):
+        query, target, _ = trainer._queries(rows, torch.ones_like(rows, dtype=torch.float32))
+        query, target = query.view(20, -1, 16), target.view(20, -1)
+        for b in range(20):
+            real = rows[b][rows[b] >= 0].tolist()
+            served = trainer.parts.encoder(np.array([-1]), lists(real[:-1]))
+            assert torch.allclose(query[b, len(real) - 2], served[0], atol=1e-5)
+            assert target[b, len(real) - 2] == real[-1]
+
+
+@pytest.mark.parametrize("objective", ["ssl", "ssl_pop", "mns", "g_tower", "bir", "xir"])
+def test_rows_that_stand_for_nobody_change_nothing_in_the_batch(objective: str) -> None:
+    from softdex.index.flat import Flat
+    from softdex.score import Dot
+    from softdex.solve.in_batch import InBatch
+
+    generator = torch.Generator().manual_seed(0)
+    items, query = (torch.randn(n, 4, generator=generator) for n in (6, 9))
+    target = torch.randint(1, 6, (9,), generator=generator)
+    logp = torch.rand(6, generator=generator).log_softmax(0)
+    found = []
+    for pads in (0, 4):
+        made = InBatch(objective, logp, 9, draws=2000, cache_share=0.0, padded=True)
+        rows = torch.cat([query, torch.randn(pads, 4)])
+        ids = torch.cat([target, torch.full((pads,), -1)])
+        draw = torch.Generator().manual_seed(1)
+        found.append(made(Flat(Dot(items)), rows, ids, draw)[:9])
+        if objective == "xir":
+            assert made.cache.counts.sum() == 6 + 9 * 2000
+        if objective == "g_tower":
+            assert made.frequencies(torch.tensor([0])) < made.frequencies(torch.tensor([1])) + 1e-6
+    close = 0.3 if objective in ("bir", "xir", "mns") else 1e-5  # these draw anew
+    assert torch.allclose(*found, atol=close)
+
+
 # learning ----------------------------------------------------------------------------------------
 
 
@@ -278,7 +321,7 @@ def test_new_items_come_into_a_sequence_model(cycles: sdx.Interactions) -> None:
         ({"heads": 3}, "heads to divide dim"),
         ({"dropout": 1.0}, "dropout from 0"),
         ({"objective": "bce"}, "softmax"),
-        ({"index": "uniform"}, "draws nothing"),
+        ({"index": "imi_uniform"}, "draws nothing"),
         ({"objective": "bir", "positions": 0}, "positions="),
         ({"max_history": 0}, "max_history > 0"),
     ],

@@ -69,6 +69,16 @@ def test_the_cache_may_be_divided_by_its_own_counts_and_fade(log: sdx.Interactio
     assert in_group(sdx.fit("xir", log, epochs=20, **options, **SMALL)) > 0.9
 
 
+@every_objective
+def test_items_without_an_event_are_not_recommended_by_chance(objective: str) -> None:
+    events = [(u, i % 12, i) for u in range(40) for i in range(u, u + 5)]
+    log = sdx.read([*events, *((99, 100 + i, 0) for i in range(30))])
+    train = log.select(log.item < 12)  # the other items are known, and nobody has had them
+    model = sdx.fit(objective, train, epochs=15, **SMALL)
+    found = model.recommend([0, 1, 2], k=3, exclude_seen=False).to_pydict()
+    assert max(found["item"]) < 100
+
+
 def test_a_model_is_served_from_the_multi_index_if_asked(log: sdx.Interactions) -> None:
     model = sdx.fit("bir", log, index="imi", epochs=15, **SMALL)
     assert isinstance(model.index, Imi)

@@ -185,7 +185,7 @@ def test_a_model_starts_from_an_earlier_one(log: sdx.Interactions) -> None:
     for name, tensor in first.encoder.state_dict().items():
         if name != "steps":
             assert torch.allclose(tensor, second.encoder.state_dict()[name], atol=1e-6), name
-    with pytest.raises(sdx.SoftdexError, match=r"start= has .*same recipe, hidden and latent"):
+    with pytest.raises(sdx.SoftdexError, match=r"start= has .*same sizes"):
         sdx.fit("mult_vae", log, start=first, epochs=1, **(SMALL | {"latent": 3}))
 
 

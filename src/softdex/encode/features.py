@@ -150,13 +150,16 @@ def tower(
     own: bool = True,
     dropout: float = 0.0,
 ) -> Tower:
-    """A tower of random vectors over a table; a row that never occurs has no vector of its own."""
+    """A tower of random vectors over a table; rows that never occur have no vector of their own,
+    and values of theirs alone say nothing: no training reaches either."""
     features = columns.encode(table)
 
     def random(rows: int) -> Tensor:
         return torch.randn(rows, dim, generator=generator) * scale
 
     vectors = random(len(table)) * torch.from_numpy(counts > 0).unsqueeze(1) if own else None
-    return Tower(
-        vectors, random(columns.tokens), random(columns.numeric), features, columns, dropout
-    )
+    tokens = random(columns.tokens)
+    met = np.unique(features.ids[counts > 0])
+    unmet = np.setdiff1d(np.arange(columns.tokens), met)
+    tokens[torch.from_numpy(unmet)] = 0.0
+    return Tower(vectors, tokens, random(columns.numeric), features, columns, dropout)

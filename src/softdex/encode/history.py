@@ -23,6 +23,11 @@ def padded(history: Ragged, length: int) -> Tensor:
     return torch.from_numpy(out)
 
 
+def latest(history: Ragged, most: int) -> Tensor:
+    """The latest items of each history (B, L), no wider than needed."""
+    return padded(history, max(1, min(most, int(history.lengths.max(initial=0)))))
+
+
 @final
 class Mixed(nn.Module):
     """query = share * own vector + (1 - share) * mean of the vectors of the history's items.
@@ -73,7 +78,7 @@ class Mixed(nn.Module):
             assert self.past is not None
             ids = self.past[rows]
         else:
-            ids = padded(history, self.most).to(device)
+            ids = latest(history, self.most).to(device)
         if leave_out is not None:
             ids = torch.where(ids == leave_out[:, None], -1, ids)
         real = ids >= 0

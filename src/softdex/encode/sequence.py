@@ -13,14 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, relu, scaled_dot_product_attention
 
-from softdex.encode.history import padded
+from softdex.encode.history import latest
 from softdex.encode.table import Table
 from softdex.ragged import Ragged
-
-
-def _latest(history: Ragged, most: int) -> Tensor:
-    """The latest items of each history (B, L), no wider than needed."""
-    return padded(history, max(1, min(most, int(history.lengths.max(initial=0)))))
 
 
 def at_the_end(states: Tensor, ids: Tensor) -> Tensor:
@@ -88,7 +83,7 @@ class Sequence(nn.Module):
     ) -> Tensor:
         """Queries (B, D) of histories."""
         assert history is not None
-        ids = _latest(history, self.most).to(self.positions.device)
+        ids = latest(history, self.most).to(self.positions.device)
         return at_the_end(self.states(ids), ids)
 
     def learn(self, ids: Tensor, generator: torch.Generator) -> Tensor:
@@ -172,7 +167,7 @@ class Dnn(nn.Module):
     ) -> Tensor:
         """Queries (B, D) of histories."""
         assert history is not None
-        ids = _latest(history, self.most).to(self.first.device)
+        ids = latest(history, self.most).to(self.first.device)
         real = ids >= 0
         return self._query(self.items.bag(ids, real / real.sum(1, keepdim=True).clamp(min=1)))
 

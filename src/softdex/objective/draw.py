@@ -25,6 +25,8 @@ def drawn(log_weight: Tensor, draws: int, generator: torch.Generator | None = No
 
     A row whose weights are all 0 has no law: log_weight comes from a log_softmax.
     """
+    if log_weight.dtype in (torch.bfloat16, torch.float16):
+        log_weight = log_weight.float()
     if log_weight.device.type == "cpu":
         return _compiled(log_weight, draws, generator)
     counts = torch.empty_like(log_weight, dtype=torch.int32)

@@ -6,7 +6,6 @@ N candidates (the batch's items, a cache, uniform draws), scores (B, N).
 
 from __future__ import annotations
 
-import math
 from typing import Any, final
 
 import torch
@@ -61,7 +60,8 @@ def batch_softmax(
         pos: target scores o_y (B,).
         neg: scores of the candidates (B, N).
         out: which candidates are left out (B, N).
-        logp: log p of the candidates (N,); only differences matter. None: they are alike.
+        logp: log p of the candidates (N,), given, not learned; only differences matter.
+            None: they are alike.
         pos_logp: log p of the target (B,).
 
     Returns:
@@ -70,18 +70,17 @@ def batch_softmax(
     Relations: with nothing left out it is `sampled_softmax` with `correct="all"`; if the candidates
     are draws from p, its gradient then tends to the full softmax's.
     """
-    pos = pos if pos_logp is None else pos - pos_logp
+    pos = pos if pos_logp is None else pos - pos_logp.detach()
     return torch.logaddexp(pos, log_sum(neg, None, out, logp)) - pos
 
 
-def mixed(logp: Tensor, batch: int, uniform: int, items: int) -> Tensor:
+def mixed(logp: Tensor, batch: int | Tensor, uniform: int, items: int) -> Tensor:
     """log of the law of a batch of items by popularity, joined by so many uniform ones.
 
     log( r p + (1 - r) / I ), r = B / (B + U)                                              [MNS]
     """
-    share = batch / (batch + uniform)
-    rest = torch.full_like(logp, math.log((1 - share) / items))
-    return torch.logaddexp(logp + math.log(share), rest)
+    share = torch.as_tensor(batch, device=logp.device) / (batch + uniform)
+    return torch.logaddexp(logp + share.log(), ((1 - share) / items).log())
 
 
 # draw again --------------------------------------------------------------------------------------
@@ -130,7 +129,8 @@ def resampled(
     """
     choose("resampled", "correction", correction, CORRECTIONS)
     if correction == "uniform":
-        return (counts * neg).sum(1) / counts.sum(1).clamp(min=1) - pos
+        total = counts.sum(1)
+        return (counts * neg).sum(1) / total.clamp(min=1) - pos * (total > 0)
     weight = counts
     if correction == "proposal":
         assert log_weight is not None
@@ -177,8 +177,8 @@ class _LogSum(torch.autograd.Function):
 
 
 def _terms(scores: Tensor, weight: Tensor | None, out: Tensor | None) -> Tensor:
-    """w exp(o) in the memory of the scores, of which those that count are at most 0."""
-    terms = scores.clamp_(-80.0, 0.0).exp_()  # no term as small counts, and exp is slow on them
+    """w exp(o) in the memory of the scores; those that do not count may be as large as they are."""
+    terms = scores.clamp_(-80.0, 80.0).exp_()  # exp is slow on smaller ones, and larger overflow
     if weight is not None:
         terms.mul_(weight)
     return terms if out is None else terms.masked_fill_(out, 0.0)
@@ -191,7 +191,8 @@ def _terms(scores: Tensor, weight: Tensor | None, out: Tensor | None) -> Tensor:
 class Frequencies(nn.Module):
     """How often items come, estimated from the stream itself: batches between two visits.
 
-    interval <- (1 - rate) interval + rate (now - last visit),  log p = -log max interval  [G-Tower]
+    interval <- (1 - rate) interval + rate (now - last visit) / visits now
+    log p = -log max interval                                                          [G-Tower]
 
     over a few hashed arrays, whose largest interval is that of the fewest collisions. Needs no
     counts and no number of items, and follows a stream that changes.
@@ -207,6 +208,7 @@ class Frequencies(nn.Module):
     last: Tensor
     interval: Tensor
     now: Tensor
+    times: Tensor
 
     def __init__(self, slots: int, first: float, rate: float = 0.01, hashes: int = 5) -> None:
         super().__init__()
@@ -214,18 +216,26 @@ class Frequencies(nn.Module):
         generator = torch.Generator().manual_seed(slots)
         factors = torch.randint(1, PRIME, (2, hashes, 1), generator=generator)
         self.register_buffer("factors", factors, persistent=False)
-        self.register_buffer("last", torch.zeros(hashes, slots, dtype=torch.int64))
-        self.register_buffer("interval", torch.full((hashes, slots), float(first)))
+        shape = hashes, slots + 1  # the last is nobody's
+        self.register_buffer("last", torch.zeros(shape, dtype=torch.int64))
+        self.register_buffer("interval", torch.full(shape, float(first)))
         self.register_buffer("now", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("times", torch.zeros(shape, dtype=torch.int64), persistent=False)
 
     @torch.no_grad()
     def forward(self, ids: Tensor) -> Tensor:
-        """Note that a batch holds these items (N,); log p of each (N,), up to a constant."""
+        """Note that a batch holds these items (N,), -1 for none; log p of each, up to a constant.
+
+        An item that comes several times in a batch comes so many times as often.
+        """
         self.now += 1
         factor, shift = self.factors
         slot = (ids % PRIME * factor + shift) % PRIME % self.slots
-        row = torch.arange(len(slot), device=ids.device)[:, None]
-        gap = self.now - self.last[row, slot]
+        slot = torch.where(ids < 0, self.slots, slot)
+        row = torch.arange(len(slot), device=ids.device)[:, None].expand_as(slot)
+        self.times.index_put_((row, slot), torch.ones_like(slot), accumulate=True)
+        gap = (self.now - self.last[row, slot]) / self.times[row, slot]
+        self.times.index_put_((row, slot), torch.zeros_like(slot))
         interval = self.interval[row, slot] * (1 - self.rate) + self.rate * gap
         self.interval[row, slot] = interval  # repeated slots are given the same number
         self.last[row, slot] = self.now

@@ -140,7 +140,8 @@ def sequence(
     schedule = Schedule(epochs, patience, device)
     if in_batch:
         weight = popularity_weight(torch.tensor(train.item_counts), "count")
-        loss = InBatch(objective, (weight / weight.sum()).log().float(), positions, seed=seed)
+        logp = (weight / weight.sum()).log().float()
+        loss = InBatch(objective, logp, positions, cache_share=0.2, padded=True, seed=seed)
         flat: Index = Flat(scorer, torch.ones(train.num_items, dtype=torch.bool))
         parts = Composition(made, scorer, flat, loss, positions, proposes=False, **shape)
         return Job(parts, settings, schedule)
@@ -169,7 +170,7 @@ def _check(given: dict[str, Any]) -> None:
             f"sequence: {given['objective']} compares rows with each other, all of a batch are too "
             "many. Give positions=, such as 2048."
         )
-    if given["objective"] != "ssm" and given["index"] not in ("auto", "full"):
+    if given["objective"] != "ssm" and given["index"] not in ("auto", "full", "uniform"):
         raise SoftdexError(f"sequence: {given['objective']} draws nothing: no index=.")
 
 

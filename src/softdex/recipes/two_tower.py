@@ -119,7 +119,8 @@ def two_tower(
         power: of the counts, for `popularity="power"`.
         correction: of items drawn again: `none` (as published), `uniform` or `proposal`.
         own: whether a row's own target stands among its negatives: `drop` or `keep`.
-        hits: whether other places of the batch that hold the same item do.
+        hits: whether other places of the batch that hold the same item do; the `uniform`
+            correction keeps both.
         cache_share: weight of the loss against the cache (`xir`).
         cache_weight: what a cached item's weight is divided by: `pop`, or its `occurrence`.
         cache_decay: what is left of an occurrence after a step.
@@ -171,7 +172,9 @@ def two_tower(
         generator = torch.Generator().manual_seed(seed)
         words = codewords_for(train.num_items)
         served = build(scorer, codewords=words, residual=True, generator=generator)
-    parts = Composition(made, scorer, served, loss, batch_size, proposes=False)
+    more = {"mns": batch_size if negatives is None else negatives, "xir": batch_size}
+    held = (batch_size + more.get(objective, 0)) * (block or batch_size) // batch_size
+    parts = Composition(made, scorer, served, loss, max(1, held), proposes=False)
     settings = Settings(
         batch_size, lr, decay, seed, precision, lr_end=lr_end, epochs=epochs, per_row=per_row
     )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from softdex.encode.columns import learn_columns
 from softdex.encode.features import Tower, tower
-from softdex.encode.history import Mixed, padded
+from softdex.encode.history import Mixed, latest
 from softdex.encode.table import Users
 from softdex.errors import SoftdexError, choose
 from softdex.index.contract import Index
@@ -95,6 +95,11 @@ def towers(
     user_features: Features,
 ) -> tuple[nn.Module, Dot | Cosine]:
     """Random vectors of users and items as an encoder and a scorer of these names."""
+    if encoder == "history" and user_features.columns is not None:
+        raise SoftdexError(
+            "fit: with encoder='history' users have no vector to make of user_features=. Use "
+            "encoder='user' or 'mix'."
+        )
     generator = torch.Generator().manual_seed(seed)
     scale = 0.3 if score == "cosine" else 0.1
     users = vectors_of(train, "user", dim, scale / dim**0.5, user_features, generator)
@@ -109,7 +114,7 @@ def towers(
     if encoder == "user":
         return Users(users), scorer
     weight = torch.tensor(share if encoder == "mix" else 0.0)
-    past = padded(train.histories, max_history)
+    past = latest(train.histories, max_history)
     return Mixed(users, weight, torch.tensor(max_history), scorer.items, past), scorer
 
 

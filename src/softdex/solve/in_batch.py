@@ -58,7 +58,8 @@ class InBatch(nn.Module):
         draws: how many candidates a row draws again (`bir`, `xir`: half from the cache), or how
             many uniform ones join the batch (`mns`); None: as many as there are rows.
         correction: of draws: see `resampled`.
-        own, hits: see `left_out`.
+        own, hits: see `left_out`; the `uniform` correction keeps both, else its gradient would not
+            be that of a softmax.
         cache_share: weight of the loss against the cache.
         cache_weight: what the cache's items are divided by when they are drawn again: `pop`, or
             their `occurrence`, by which they came.
@@ -66,6 +67,7 @@ class InBatch(nn.Module):
         rate: of the streaming estimate.
         block: rows whose scores are held at a time, computed once more for their gradient;
             0 holds all.
+        padded: whether targets may be -1, for none.
         seed: of the first cache.
     """
 
@@ -86,11 +88,14 @@ class InBatch(nn.Module):
         cache_decay: float = 1.0,
         rate: float = 0.01,
         block: int = 0,
+        padded: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
+        if correction == "uniform":
+            own = hits = "keep"
         self.objective, self.draws, self.correction = objective, draws, correction
-        self.own, self.hits, self.block = own, hits, block
+        self.own, self.hits, self.block, self.padded = own, hits, block, padded
         self.cache_share, self.cache_weight = cache_share, cache_weight
         self.register_buffer("logp", logp, persistent=False)
         if objective == "g_tower":
@@ -114,15 +119,16 @@ class InBatch(nn.Module):
         rows = Rows(query, target, pos, 0)
         if self.block:
             parts = _split(rows, self.block)
-            counts = torch.cat([self._drawn(part, others, generator) for part in parts])
-            each = zip(parts, torch.split(counts, self.block), strict=True)
+            counts = [self._drawn(part, others, generator) for part in parts]
+            each = zip(parts, counts, strict=True)
             loss = torch.cat([_twice(self._against, p, others, c) for p, c in each])
         else:
             scores = _scores(rows, others)
-            counts = self._drawn(rows, others, generator, scores)
-            loss = self._against(rows, others, counts, scores)
+            counts = [self._drawn(rows, others, generator, scores)]
+            loss = self._against(rows, others, counts[0], scores)
         if self.objective == "xir":
-            self.cache.replace(ids.clamp(min=0), counts.sum(0), generator)
+            total = torch.stack([c.sum(0) for c in counts]).sum(0)
+            self.cache.replace(ids.clamp(min=0), total, generator)
         return loss
 
     def _ids(self, target: Tensor, generator: torch.Generator) -> Tensor:
@@ -140,16 +146,17 @@ class InBatch(nn.Module):
 
         That of -1, which stands for no item, is so large that it never counts.
         """
-        return torch.where(ids < 0, -FLOOR, self._log_probability(ids.clamp(min=0), size))
+        real = (ids[:size] >= 0).sum()
+        return torch.where(ids < 0, -FLOOR, self._log_probability(ids, size, real))
 
-    def _log_probability(self, ids: Tensor, size: int) -> Tensor:
+    def _log_probability(self, ids: Tensor, size: int, real: Tensor) -> Tensor:
         if self.objective == "g_tower":
             return self.frequencies(ids)
         logp = self.logp[ids]
         if self.objective == "ssl":
             return torch.zeros_like(logp)
         if self.objective == "mns":
-            return mixed(logp, size, len(ids) - size, len(self.logp))
+            return mixed(logp, real, len(ids) - size, len(self.logp))
         if self.objective == "xir" and self.cache_weight == "occurrence":
             came = self.cache.occurrences(ids[size:]).clamp(min=1).double().log()
             return torch.cat([logp[:size], came.to(logp)])
@@ -179,7 +186,8 @@ class InBatch(nn.Module):
         counts = torch.empty_like(scores, dtype=torch.int32)
         for pool, _, draws in self._pools(others):
             counts[:, pool] = drawn(_weight(scores, others, out, pool), draws, generator)
-        return counts if out is None else counts.masked_fill_(out, 0)
+        counts = counts if out is None else counts.masked_fill_(out, 0)
+        return counts.mul_((rows.target >= 0).unsqueeze(1))
 
     def _against(
         self, rows: Rows, others: Candidates, counts: Tensor, scores: Tensor | None = None
@@ -202,7 +210,11 @@ class InBatch(nn.Module):
         return sum(losses[1:], losses[0])
 
     def _left_out(self, rows: Rows, others: Candidates) -> Tensor | None:
-        return left_out(rows.target, others.ids, own=self.own, hits=self.hits, offset=rows.start)
+        out = left_out(rows.target, others.ids, own=self.own, hits=self.hits, offset=rows.start)
+        if not self.padded:
+            return out
+        nobody = (others.ids < 0).expand(len(rows.target), -1)
+        return nobody if out is None else out | nobody
 
 
 def _split(rows: Rows, size: int) -> list[Rows]:

@@ -30,6 +30,7 @@ from softdex.solve.rowwise import RowAdam
 from softdex.tables import say
 
 PROBE_USERS, PROBE_CELLS = 16, 10_000_000
+TINY = 1e-12  # the least that the weights of a batch are taken to be together
 TUNED_USERS, RECALL = 500, 0.99  # for the search of the served index
 
 
@@ -116,7 +117,7 @@ class Job(NamedTuple):
         weights = sum(t.weight.nbytes for t in tables)
         past = sum(b.nbytes for b in modules.buffers()) - weights
         past += 3 * sum(t.nbytes for t in self.parts.index.state().values())
-        batch, targets = self.settings.batch_size, max(1, self.parts.targets)
+        batch, targets = min(self.settings.batch_size, len(log)), max(1, self.parts.targets)
         if self.parts.ordered:  # what each layer made of each position, and as many queries
             past += 8 * batch * int(self.encoder.query_bytes)  # type: ignore[arg-type]
             batch, targets = self.parts.rows or batch * targets, 1
@@ -167,7 +168,7 @@ class Events:
         """The events of these numbers."""
         user, item, *given = (column[at] for column in self.columns)
         weight = given[0] if given else torch.ones_like(at, dtype=torch.float32)
-        return Batch(user.long(), item.long(), weight / weight.sum())
+        return Batch(user.long(), item.long(), weight / weight.sum().clamp(min=TINY))
 
 
 class Histories:
@@ -189,8 +190,6 @@ class Histories:
         self.counts = torch.from_numpy(matrix.data[mixed].astype(np.float32)).to(device)
         self.most, self.size = min(most, int(length.max())), len(users)
         self.mean = float(matrix.sum()) / len(users)
-        if not self.mean > 0:
-            raise DataError("fit: the events weigh 0 together. Give some of them a weight above 0.")
 
     def batch(self, at: Tensor, generator: torch.Generator) -> Batch:
         """The users of these numbers. On a GPU always as wide, so that nothing waits for it."""
@@ -278,6 +277,8 @@ class Trainer:
 
     def read(self, log: Interactions) -> None:
         """Take the events of a log to the device."""
+        if log.weight is not None and not float(log.weight.sum()) > 0:
+            raise DataError("fit: the events weigh 0 together. Give some of them a weight above 0.")
         self.log = log
         most, seed = self.parts.targets, self.settings.seed
         if most and self.parts.ordered:
@@ -397,14 +398,15 @@ class Trainer:
 
     def _queries(self, sequence: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A query behind each item but the last (R, D), the item that follows, and its weight."""
-        query = self.parts.encoder.learn(sequence[:, :-1], self.generator)  # type: ignore[operator]
+        read = torch.where(sequence[:, 1:] >= 0, sequence[:, :-1], -1)  # what something follows on
+        query = self.parts.encoder.learn(read, self.generator)  # type: ignore[operator]
         target, weight = sequence[:, 1:].reshape(-1), weight[:, 1:].reshape(-1)
         query = query.reshape(len(target), -1)
         if 0 < self.parts.rows < len(target):
             chance = torch.rand(len(target), generator=self.generator, device=self.device)
             at = torch.where(target >= 0, chance, chance - 1).topk(self.parts.rows).indices
             query, target, weight = query[at], target[at], weight[at]
-        return query, target, weight / weight.sum().clamp(min=1e-12)
+        return query, target, weight / weight.sum().clamp(min=TINY)
 
 
 def _under(head: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
