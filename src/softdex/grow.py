@@ -60,6 +60,11 @@ def add_users(model: Model, log: Any) -> None:
         return
     if not isinstance(encoder, FoldIn):
         reads = " It reads histories: recommend(history=...) serves new users as they are."
+        if model.user_tower is not None:
+            raise DataError(
+                f"{where}: {model.recipe} makes new users of their features. Give a table of their "
+                "columns instead of a log."
+            )
         raise SoftdexError(
             f"{where}: {model.recipe} has no closed form to solve for new users with."
             + (reads if encoder.reads_history else " Fit again with start= this model.")

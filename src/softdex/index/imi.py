@@ -409,6 +409,13 @@ def popularity_weight(counts: Tensor, kind: str = "log", power: float = 0.5) -> 
     return {"count": seen, "log": seen.log1p(), "power": seen**power}[kind]
 
 
+def log_popularity(counts: Tensor, kind: str = "count", power: float = 0.5) -> Tensor:
+    """The logarithm of `popularity_weight`, finite for any power."""
+    if kind == "power":
+        return power * popularity_weight(counts, "count").log()
+    return popularity_weight(counts, kind).log()
+
+
 def _trained(
     scorer: Product,
     words: Tensor | None,

@@ -12,7 +12,7 @@ from softdex.encode.sequence import Dnn, Sequence
 from softdex.errors import SoftdexError, choose
 from softdex.index.contract import Index
 from softdex.index.flat import Flat
-from softdex.index.imi import popularity_weight
+from softdex.index.imi import log_popularity
 from softdex.interactions import Interactions
 from softdex.options import within
 from softdex.score import Dot
@@ -139,8 +139,7 @@ def sequence(
     )
     schedule = Schedule(epochs, patience, device)
     if in_batch:
-        weight = popularity_weight(torch.tensor(train.item_counts), "count")
-        logp = (weight / weight.sum()).log().float()
+        logp = log_popularity(torch.tensor(train.item_counts)).log_softmax(0).float()
         loss = InBatch(objective, logp, positions, cache_share=0.2, padded=True, seed=seed)
         flat: Index = Flat(scorer, torch.ones(train.num_items, dtype=torch.bool))
         parts = Composition(made, scorer, flat, loss, positions, proposes=False, **shape)

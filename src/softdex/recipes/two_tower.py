@@ -9,7 +9,7 @@ import torch
 from softdex.errors import choose
 from softdex.index.contract import Index
 from softdex.index.flat import Flat
-from softdex.index.imi import build, codewords_for, popularity_weight
+from softdex.index.imi import build, codewords_for, log_popularity
 from softdex.interactions import Interactions
 from softdex.objective.in_batch import CORRECTIONS
 from softdex.options import within
@@ -151,10 +151,10 @@ def two_tower(
         max_history=max_history, seed=seed, features=Features(features, ids, id_dropout),
         user_features=Features(user_features, ids, id_dropout),
     )  # fmt: skip
-    weight = popularity_weight(torch.tensor(train.item_counts), popularity, power)
+    logp = log_popularity(torch.tensor(train.item_counts), popularity, power).log_softmax(0)
     loss = InBatch(
         objective,
-        (weight / weight.sum()).log().float(),
+        logp.float(),
         batch_size,
         draws=negatives,
         correction=correction,

@@ -417,7 +417,7 @@ def _batches(
     size: int, progress: Progress, settings: Settings, device: torch.device
 ) -> Iterator[Tensor]:
     """Index ranges of this epoch's order, which seed and epoch alone decide."""
-    shuffle = torch.Generator().manual_seed(settings.seed * 1_000_003 + progress.epoch)
+    shuffle = torch.Generator().manual_seed((settings.seed * 1_000_003 + progress.epoch) % 2**63)
     order = torch.randperm(size, generator=shuffle).to(device)
     for start in range(progress.step * settings.batch_size, size, settings.batch_size):
         yield order[start : start + settings.batch_size]
