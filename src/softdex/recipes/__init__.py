@@ -78,8 +78,13 @@ def _of_module(name: str, what: str) -> Mapping[str, Any]:
 def check_options(name: str, given: Mapping[str, Any]) -> None:
     """Refuse options that a recipe does not have, or that are not of its kind."""
     annotated = kinds(recipe(name))
+    check(name, {option: annotated[option] for option in choices(name)}, given)
+
+
+def choices(name: str) -> list[str]:
+    """The options of a recipe that may be given; others make it what it is."""
     fixed = _of_module(name, "FIXED").get(name, ())
-    check(name, {o: annotated[o] for o in options(name) if o not in fixed}, given)
+    return [option for option in options(name) if option not in fixed]
 
 
 def fit(
