@@ -76,7 +76,7 @@ def run_demo(out: Path, users: int, items: int, seed: int) -> Outcome:
         if name in RELATIVES:
             continue
         began = time.perf_counter()
-        known = recipes.choices(name)
+        known = set(recipes.choices(name)) - set(recipes.unread(name, recipes.options(name)))
         small: dict[str, Any] = {n: v for n, v in SMALL.items() if n in known}
         model = recipes.fit(name, parts.train, valid=parts.valid, **small, **SMALLER.get(name, {}))
         seconds = time.perf_counter() - began

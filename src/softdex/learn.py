@@ -55,12 +55,8 @@ def learn(
         max_memory: bytes the training may hold; more is refused before it starts.
     """
     model = from_training(name, options, log, made.encoder, made.scorer)  # type: ignore[arg-type]
-    parts = (*made.scorer.modules(), *made.encoder.modules())
-    if start is not None and any(isinstance(part, Tower) for part in parts):
-        raise SoftdexError("fit: start= and features= do not go together. Leave one of them out.")
     if start is not None:
         take_over(model, start)
-    _note_towers(model)
     needed, where = made.memory(log), pick_device(made.schedule.device)
     say(f"training on {where}, about {needed / 1e9:.2f} GB beside the libraries")
     check_memory(options, needed, max_memory)
@@ -80,10 +76,10 @@ def finish(model: Retriever, run: Run) -> Retriever:
     """The model of a run's best epoch."""
     outcome = run.finish()
     model.info["training"] = _summary(outcome)
+    _silence(model, run.trainer)
     if (index := run.trainer.served()) is not None:
         model.index = index  # type: ignore[assignment]
     _write_out(model)
-    _silence(model, run.trainer)
     if wrong := not_finite(saved_tensors(model.encoder, model.index.scorer)):
         raise SoftdexError(
             f"fit: the training ended in {some(wrong)} not finite. Choose less extreme options (a "
@@ -96,21 +92,12 @@ def _write_out(model: Retriever) -> None:
     """Serve what towers of features say from plain tables; the towers stay for what is new."""
     scorer: Any = model.index.scorer
     encoder: Any = model.encoder
-    _note_towers(model)
     if model.tower is not None:
         scorer.items = _table(model.tower.eval())
         if getattr(encoder, "items", None) is model.tower:
             encoder.items = scorer.items
     if model.user_tower is not None:
         encoder.vectors = _table(model.user_tower.eval())
-
-
-def _note_towers(model: Retriever) -> None:
-    """Let a model know that everybody with features has a vector."""
-    items = getattr(model.index.scorer, "items", None)
-    users = getattr(model.encoder, "vectors", None)
-    model.tower = items if isinstance(items, Tower) else None
-    model.user_tower = users if isinstance(users, Tower) else None
 
 
 def _silence(model: Retriever, trainer: Any) -> None:
@@ -158,6 +145,8 @@ def check_memory(options: Mapping[str, Any], needed: int, most: int | None) -> N
 
 def take_over(model: Retriever, start: Retriever) -> None:
     """Copy the vectors of the users and items that an earlier model knows, found by key."""
+    if model.tower is not None or model.user_tower is not None:
+        raise SoftdexError("fit: start= and features= do not go together. Leave one of them out.")
     keys = {"U": (model.users, start.users), "I": (model.items, start.items)}
     known = saved_tensors(start.encoder, start.index.scorer)
     copied = 0

@@ -637,9 +637,12 @@ def from_training(
             "Choose less extreme options."
         )
     info = {"data": train.sha256, "card": train.card, "metrics": {}}
+    items, users = getattr(scorer, "items", None), getattr(encoder, "vectors", None)
     return Retriever(
         recipe, options, train.users, train.items, encoder, scorer,
         train.histories, train.item_counts, train.item_table, info,
+        tower=items if isinstance(items, Tower) else None,
+        user_tower=users if isinstance(users, Tower) else None,
     )  # fmt: skip
 
 

@@ -143,11 +143,13 @@ def tune(
     space = recipes.space(name) if space is None else space
     if not isinstance(space, Mapping):
         raise SoftdexError(f"tune: expected space={{option: [...]}}, got {space!r}.")
-    varied = {n: s for n, s in space.items() if n not in fixed}
+    base = recipes.options(name) | fixed
+    recipes.check_read(name, fixed, base)
+    idle = recipes.unread(name, base)
+    varied = {n: s for n, s in space.items() if n not in fixed and n not in idle}
     if not varied:
         raise SoftdexError(f"tune: {name} has nothing to tune. Pass space={{option: [...]}}.")
     chosen = _spread(name, varied, settings, search_seed)
-    base = recipes.options(name) | fixed
     limit = None if max_memory is None else parse_bytes(max_memory)
     trials = [_Trial(name, base | o, train, valid, len(chosen), limit) for o in chosen]
     began = time.perf_counter()

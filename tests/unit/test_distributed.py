@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file, save_file
 from torch import Tensor, multiprocessing
 
 from softdex.distributed import gathered
@@ -125,7 +126,9 @@ def work(rank: int, folder: Path) -> None:
         rows = slice(cut) if rank == 0 else slice(cut, None)
         found[name] = learned(rows, equal=name == "promised")
     found["mean"] = mean_learned(slice(5) if rank == 0 else slice(5, None))
-    torch.save(found, folder / f"{rank}.pt")
+    for name, tensors in found.items():
+        whole = {n: t.contiguous() for n, t in tensors.items()}
+        save_file(whole, folder / f"{rank}.{name}.safetensors")
     dist.destroy_process_group()
 
 
@@ -135,7 +138,10 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Found]]:
     with pytest.MonkeyPatch.context() as patch:
         meet_at_home(patch)
         multiprocessing.spawn(work, (folder,), 2)
-    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+    return [
+        {path.name.split(".")[1]: load_file(path) for path in folder.glob(f"{rank}.*.safetensors")}
+        for rank in range(2)
+    ]
 
 
 def meet_at_home(patch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,9 @@ from softdex.solve.sgd import Sequences
 ITEMS, DIM, LAYERS, HEADS, HIDDEN, MOST = 20, 8, 2, 2, 12, 10
 SMALL: dict[str, Any] = {
     "dim": 16, "hidden": 32, "heads": 2, "layers": 1, "dropout": 0.1, "lr": 0.01, "device": "cpu",
-    "codewords": 4, "negatives": 20, "patience": 0, "batch_size": 32,
+    "patience": 0, "batch_size": 32,
 }  # fmt: skip
+DRAWN: dict[str, Any] = {"objective": "ssm", "codewords": 4, "negatives": 20}
 
 
 def attention(dropout: float = 0.0) -> Sequence:
@@ -251,11 +252,11 @@ def right(model: sdx.Retriever) -> float:
     "options",
     [
         {"objective": "softmax"},
-        {"objective": "ssm", "index": "uniform"},
-        {"objective": "ssm", "index": "popularity"},
-        {"objective": "ssm", "index": "imi_uniform"},
-        {"objective": "ssm", "index": "imi_popularity"},
-        {"objective": "ssm", "index": "auto"},
+        DRAWN | {"index": "uniform"},
+        DRAWN | {"index": "popularity"},
+        DRAWN | {"index": "imi_uniform"},
+        DRAWN | {"index": "imi_popularity"},
+        DRAWN | {"index": "auto"},
         {"objective": "ssl_pop", "positions": 64},
         {"objective": "bir", "positions": 64},
         {"objective": "xir", "positions": 64},

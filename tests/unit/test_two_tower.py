@@ -119,12 +119,15 @@ def test_in_blocks_what_was_drawn_again_is_kept_for_the_gradient(
         assert torch.allclose(a, b, atol=1e-5)
 
 
-@pytest.mark.parametrize("objective", ["g_tower", "xir"])
+@pytest.mark.parametrize(("objective", "more"), [("g_tower", {}), ("xir", {"cache_decay": 0.95})])
 def test_a_killed_run_goes_on_to_the_very_same_model(
-    log: sdx.Interactions, objective: str, killed: Callable[..., sdx.Retriever]
+    log: sdx.Interactions,
+    objective: str,
+    more: dict[str, Any],
+    killed: Callable[..., sdx.Retriever],
 ) -> None:
     """The cache and the stream's counts are part of the checkpoint."""
-    options = SMALL | {"epochs": 5, "cache_decay": 0.95}
+    options = SMALL | more | {"epochs": 5}
     whole, again = sdx.fit(objective, log, **options), killed(objective, log, after=25, **options)
     assert torch.equal(again.index.scorer.items.weight, whole.index.scorer.items.weight)
 
@@ -159,6 +162,30 @@ def test_options_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(sdx.SoftdexError, match=said):
         sdx.fit("two_tower", log, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "because"),
+    [
+        ("ssl", {"negatives": 5}, "negatives= has no effect with objective='ssl'"),
+        ("bir", {"cache_share": 0.1}, "cache_share= has no effect with objective='bir'"),
+        ("bir", {"power": 0.7}, "power= has no effect with popularity='count'"),
+        ("xir", {"score": "dot", "prior": 0.5}, "prior= has no effect with score='dot'"),
+        ("ssm", {"share": 0.3}, "share= has no effect with encoder='user'"),
+        ("sasrec", {"negatives": 5}, "negatives= has no effect with objective='softmax'"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(
+    log: sdx.Interactions, name: str, options: dict[str, Any], because: str
+) -> None:
+    with pytest.raises(sdx.SoftdexError, match=f"{name}: {because}"):
+        sdx.fit(name, log, **options)
+
+
+def test_what_has_no_effect_is_not_tuned(log: sdx.Interactions) -> None:
+    train, valid, _ = sdx.split.per_user(log)
+    found = sdx.tune("bir", train, valid, settings=2, score="dot", epochs=2, dim=4, device="cpu")
+    assert not {"temperature", "prior"} & set(found.options)
 
 
 def test_the_objective_of_a_recipe_by_its_name_is_no_option(log: sdx.Interactions) -> None:

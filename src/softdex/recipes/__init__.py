@@ -6,7 +6,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,23 @@ def check_options(name: str, given: Mapping[str, Any]) -> None:
     check(name, {option: annotated[option] for option in choices(name)}, given)
 
 
+def unread(name: str, chosen: Mapping[str, Any]) -> dict[str, str]:
+    """The options that these choices leave without an effect, and because of what."""
+    rules: Mapping[str, tuple[str, Sequence[str]]] = _of_module(name, "READ_BY")
+    return {
+        option: f"{by}={chosen[by]!r}"
+        for option, (by, values) in rules.items()
+        if chosen[by] not in values
+    }
+
+
+def check_read(name: str, given: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
+    """Refuse options that would be ignored."""
+    for option, because in unread(name, chosen).items():
+        if option in given:
+            raise SoftdexError(f"{name}: {option}= has no effect with {because}. Leave it out.")
+
+
 def choices(name: str) -> list[str]:
     """The options of a recipe that may be given; others make it what it is."""
     fixed = _of_module(name, "FIXED").get(name, ())
@@ -124,6 +141,7 @@ def fit(
     chosen = options(name) | given
     limit = None if max_memory is None else parse_bytes(max_memory)
     made = recipe(name)(train, **chosen)
+    check_read(name, given, chosen)
     if not isinstance(made, Job):
         if start is not None or refit:
             raise SoftdexError(

@@ -11,6 +11,7 @@ from softdex.options import within
 from softdex.solve.compose import (
     ENCODERS,
     PROPOSALS,
+    READ_BY_TOWERS,
     SCORES,
     Features,
     against,
@@ -44,6 +45,7 @@ POSITIVE = (
 )  # fmt: skip
 AT_LEAST_0 = ("seed", "decay", "patience", "power")
 SPACE = {"lr": (0.002, 0.05), "temperature": (0.05, 0.3), "prior": [0.0, 0.5, 0.7, 1.0]}
+READ_BY = READ_BY_TOWERS
 VARIANTS: dict[str, dict[str, Any]] = {
     "softmax": {"objective": "softmax", "lr": 0.005, "batch_size": 4096},
     "ssm": {"objective": "ssm"},

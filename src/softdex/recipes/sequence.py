@@ -38,6 +38,7 @@ FIXED = {
 }
 SPACE = {"lr": (0.0003, 0.01), "dropout": [0.1, 0.2, 0.4]}
 SPACES = {"youtube_dnn": {"lr": (0.0003, 0.01), "negatives": [100, 1000]}}
+READ_BY = dict.fromkeys(("negatives", "power", "codewords", "refit_every"), ("objective", ("ssm",)))
 WORDS = {
     "encoder": ("attention", "dnn"),
     "objective": ("softmax", "ssm", *OBJECTIVES),

@@ -13,7 +13,7 @@ from softdex.index.imi import build, codewords_for, log_popularity
 from softdex.interactions import Interactions
 from softdex.objective.in_batch import CORRECTIONS
 from softdex.options import within
-from softdex.solve.compose import ENCODERS, SCORES, Features, towers
+from softdex.solve.compose import ENCODERS, READ_BY_TOWERS, SCORES, Features, towers
 from softdex.solve.in_batch import OBJECTIVES, InBatch
 from softdex.solve.loop import Schedule
 from softdex.solve.sgd import Composition, Job, Settings
@@ -38,6 +38,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 FIXED = dict.fromkeys(VARIANTS, ("objective",))
 SPACE = {"lr": (0.002, 0.05), "temperature": (0.05, 0.3), "prior": [0.0, 0.5, 0.7, 1.0]}
+READ_BY = {
+    "negatives": ("objective", ("mns", "bir", "xir")),
+    "correction": ("objective", ("bir", "xir")),
+    "cache_share": ("objective", ("xir",)),
+    "cache_weight": ("objective", ("xir",)),
+    "cache_decay": ("objective", ("xir",)),
+    "rate": ("objective", ("g_tower",)),
+    "popularity": ("objective", ("ssl_pop", "mns", "bir", "xir")),
+    "power": ("popularity", ("power",)),
+    **READ_BY_TOWERS,
+}
 WORDS = {
     "objective": OBJECTIVES,
     "encoder": ENCODERS,
@@ -172,9 +183,10 @@ def two_tower(
         generator = torch.Generator().manual_seed(seed)
         words = codewords_for(train.num_items)
         served = build(scorer, codewords=words, residual=True, generator=generator)
-    more = {"mns": batch_size if negatives is None else negatives, "xir": batch_size}
-    held = (batch_size + more.get(objective, 0)) * (block or batch_size) // batch_size
-    parts = Composition(made, scorer, served, loss, max(1, held), proposes=False)
+    joined = {"mns": batch_size if negatives is None else negatives, "xir": batch_size}
+    candidates = batch_size + joined.get(objective, 0)
+    at_once = max(1, candidates * (block or batch_size) // batch_size)  # scores a row, on average
+    parts = Composition(made, scorer, served, loss, at_once, proposes=False)
     settings = Settings(
         batch_size, lr, decay, seed, precision, lr_end=lr_end, epochs=epochs, per_row=per_row
     )

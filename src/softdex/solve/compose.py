@@ -32,6 +32,12 @@ MANY = 1_000_000
 PROPOSALS = ("uniform", "popularity", "imi_uniform", "imi_popularity", "imi_exact", "kernel")
 ENCODERS = ("user", "history", "mix")
 SCORES = ("cosine", "dot", "dot_bias")
+READ_BY_TOWERS = {
+    "temperature": ("score", ("cosine",)),
+    "prior": ("score", ("cosine",)),
+    "share": ("encoder", ("mix",)),
+    "max_history": ("encoder", ("history", "mix")),
+}
 Loss = Callable[[Index, Tensor, Tensor, torch.Generator], Tensor]
 """(index, query, target, generator) -> loss of each target; target is (B,), or (B, P) with -1 where
 there is none (any loss there: its weight is 0)."""

@@ -146,17 +146,16 @@ class InBatch(nn.Module):
 
         That of -1, which stands for no item, is so large that it never counts.
         """
-        real = (ids[:size] >= 0).sum()
-        return torch.where(ids < 0, -FLOOR, self._log_probability(ids, size, real))
+        return torch.where(ids < 0, -FLOOR, self._log_probability(ids, size))
 
-    def _log_probability(self, ids: Tensor, size: int, real: Tensor) -> Tensor:
+    def _log_probability(self, ids: Tensor, size: int) -> Tensor:
         if self.objective == "g_tower":
             return self.frequencies(ids)
         logp = self.logp[ids]
         if self.objective == "ssl":
             return torch.zeros_like(logp)
         if self.objective == "mns":
-            return mixed(logp, real, len(ids) - size, len(self.logp))
+            return mixed(logp, (ids[:size] >= 0).sum(), len(ids) - size, len(self.logp))
         if self.objective == "xir" and self.cache_weight == "occurrence":
             came = self.cache.occurrences(ids[size:]).clamp(min=1).double().log()
             return torch.cat([logp[:size], came.to(logp)])
@@ -186,8 +185,9 @@ class InBatch(nn.Module):
         counts = torch.empty_like(scores, dtype=torch.int32)
         for pool, _, draws in self._pools(others):
             counts[:, pool] = drawn(_weight(scores, others, out, pool), draws, generator)
-        counts = counts if out is None else counts.masked_fill_(out, 0)
-        return counts.mul_((rows.target >= 0).unsqueeze(1))
+        if out is not None:
+            counts.masked_fill_(out, 0)
+        return counts.mul_((rows.target >= 0).unsqueeze(1)) if self.padded else counts
 
     def _against(
         self, rows: Rows, others: Candidates, counts: Tensor, scores: Tensor | None = None
@@ -195,11 +195,8 @@ class InBatch(nn.Module):
         """loss (B,) of these rows."""
         scores = _scores(rows, others) if scores is None else scores
         if self.objective not in AGAIN:
-            own, out = (
-                slice(rows.start, rows.start + len(rows.target)),
-                self._left_out(rows, others),
-            )
-            return batch_softmax(rows.pos, scores, out, others.logp, others.logp[own])
+            own = others.logp[rows.start : rows.start + len(rows.target)]
+            return batch_softmax(rows.pos, scores, self._left_out(rows, others), others.logp, own)
         losses = []
         for pool, share, _ in self._pools(others):
             weight = None
@@ -207,7 +204,7 @@ class InBatch(nn.Module):
                 weight = _weight(scores, others, self._left_out(rows, others), pool)
             kept = scores[:, pool], counts[:, pool], weight
             losses.append(share * resampled(rows.pos, *kept, correction=self.correction))
-        return sum(losses[1:], losses[0])
+        return torch.stack(losses).sum(0)
 
     def _left_out(self, rows: Rows, others: Candidates) -> Tensor | None:
         out = left_out(rows.target, others.ids, own=self.own, hits=self.hits, offset=rows.start)

@@ -137,11 +137,13 @@ class Job(NamedTuple):
         device = pick_device(self.schedule.device)
         users = log.user[at].astype(np.int64)
         items = torch.from_numpy(log.item[at].astype(np.int64)).to(device)
+        history = log.histories.take(users)
+        history = history.where(history.ids != log.item[at][history.row_of])
 
         def report() -> dict[str, float]:
             generator = torch.Generator(device).manual_seed(self.settings.seed)
             with torch.no_grad():
-                query = self.encoder(users, log.histories.take(users), leave_out=items)
+                query = self.encoder(users, history)
             return proposal_report(trainer.index, query, items, self.parts.draws, generator)
 
         return report
