@@ -5,8 +5,9 @@
 Tasks: `gowalla-test` and `amazon-book-kgat-test` (the split that ships with the data; `-valid` cuts
 10 % of train off instead, for tuning), `ml-1m` and `ml-10m-implicit` (80/10/10 per user, early
 stop), `next-ml-1m`, `next-amazon-beauty`, `next-nowplaying-sessions` (each user's last item, early
-stop on the one before). `seed=0 device=auto` and every option of the recipe can be given; `tune=24`
-looks for the others among so many settings first, on validation.
+stop on the one before), `dtr-ml-1m`, `dtr-amazon-beauty` (S0's protocol: held-out users, nothing
+masked; "masked" leaves out what the user has had). `seed=0 device=auto` and every option of the
+recipe can be given; `tune=24` looks for the others among so many settings first, on validation.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import hashlib
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,11 @@ def split(task: str) -> sdx.Split:
     if task.startswith("next-"):
         path = need(f"{task.removeprefix('next-')}.parquet")
         return sdx.split.leave_last(sdx.read(path, time="position", quiet=True))
+    if task.startswith("dtr-"):
+        name = task.removeprefix("dtr-")
+        items = need(f"{name}.items.parquet")
+        log = sdx.read(need(f"{name}.parquet"), time="position", items=items, quiet=True)
+        return sdx.split.dtr(log)
     if task.startswith("ml-"):
         return sdx.split.rg(sdx.read(need(f"{task}.parquet"), quiet=True), seed=0)
     name, _, part = task.rpartition("-")
@@ -51,7 +58,7 @@ def main() -> None:
         return
     train, valid, test = split(task)
     asked = valid if task.endswith("-valid") and valid is not None else test
-    early = valid if task.startswith(("ml-", "next-")) else None
+    early = valid if task.startswith(("ml-", "next-", "dtr-")) else None
     count = options.pop("tune", None)
     began = time.perf_counter()
     if count is not None and early is None:
@@ -62,21 +69,27 @@ def main() -> None:
         model = sdx.fit(recipe, train, valid=early, **options)
     seconds = time.perf_counter() - began
     result = model.evaluate(asked, (10, 20))
-    epochs = len(model.info["training"]["history"])
+    names = ["recall@10", "recall@20", "ndcg@20", "ndcg@10", "mrr@10"]
+    more: dict[str, Any] = {}
+    if task.startswith("dtr-"):
+        names = ["f@20", "precision@20", "recall@20"]
+        hidden = model.evaluate(replace(asked, masked=model.seen.take(asked.users)), 20)
+        more["masked"] = {n: round(hidden[n], 5) for n in names}
+    training = model.info.get("training", {"history": [], "best_epoch": None})
+    history = training["history"]
     line = {
         "key": key,
         "benchmark": f"quality {task}",
         "recipe": recipe,
         "options": model.options,
         "card": asked.card.sha256,
-        "metrics": {
-            n: round(result[n], 5)
-            for n in ("recall@10", "recall@20", "ndcg@20", "ndcg@10", "mrr@10")
-        },
-        "errors": {n: round(result.standard_error(n), 5) for n in ("recall@20", "ndcg@20")},
-        "best_epoch": model.info["training"]["best_epoch"],
+        "metrics": {n: round(result[n], 5) for n in names},
+        "errors": {n: round(result.standard_error(n), 5) for n in ("recall@20", names[0])},
+        **more,
+        "validation": max((h["metric"] for h in history if "metric" in h), default=None),
+        "best_epoch": training["best_epoch"],
         "seconds": round(seconds, 1),
-        "seconds_per_epoch": round(seconds / epochs, 3),
+        "seconds_per_epoch": round(seconds / max(1, len(history)), 3),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "versions": versions(),
         "machine": machine(),

@@ -44,6 +44,8 @@ from softdex.demo import run_demo
 from softdex.doctor import examine
 from softdex.errors import SoftdexError, choose
 from softdex.evaluate import Result
+from softdex.explain import draw
+from softdex.explain_look import look
 from softdex.export import key_file
 from softdex.holdout import Split
 from softdex.retrieve import Retriever, load, versions
@@ -246,6 +248,32 @@ def similar(
         _print_json(table.to_pylist())
     else:
         _print_table(table)
+
+
+@app.command()
+def explain(
+    model: Annotated[Path, typer.Argument(help="Run folder or saved model: dtr, tdm or plt.")],
+    user: Annotated[str | None, typer.Option("--user", "-u", help="User key.")] = None,
+    history: Annotated[
+        str | None, typer.Option(help="Item keys with commas: a user never seen.")
+    ] = None,
+    k: Annotated[int, typer.Option("--k", help="Length of the list.")] = 10,
+    out: Annotated[Path, typer.Option("--out", help="HTML file to write.")] = Path("explain.html"),
+    columns: Annotated[
+        str, typer.Option(help="Item columns to name items and nodes by, with commas.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Draw how the beam search of a tree finds the items of one user."""
+    past = None if history is None else _words(history, "--history")
+    names = _words(columns, "--columns")
+    search = look(load(model), user, history=past, k=k, columns=names)
+    run.save_text(out, draw(search))
+    if as_json:
+        _print_json({"out": str(out), "items": search.table.to_pylist()})
+        return
+    _print_table(search.table)
+    typer.echo(f"\nwrote {out}")
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from softdex.encode.table import Table
 from softdex.errors import DataError, SoftdexError, choose, some
 from softdex.index.flat import Flat
 from softdex.index.imi import build, codewords_for
+from softdex.index.tree import Tree
 from softdex.interactions import Interactions
 from softdex.keys import Keys, merge
 from softdex.objective.softmax import log_mass
@@ -126,15 +128,26 @@ def edit_items(model: Model, items: Any, where: str, *, living: bool) -> None:
 
 def build_index(model: Model, kind: str, recall: float, k: int, codewords: int | None) -> None:
     """Another index over the same vectors, tuned on queries of the users of training."""
-    choose("build_index", "index", kind, ("flat", "imi"))
     scorer, alive = model.index.scorer, model.index.alive
+    in_tree = isinstance(model.index, Tree)
+    choose("build_index", "index", kind, ("flat", "tree" if in_tree else "imi"))
+    if in_tree and kind == "flat":
+        model.index = model.index.with_beam(math.inf)
+        return
     if kind == "flat":
         model.index = Flat(scorer, alive)
         return
-    if not isinstance(scorer, (Dot, Cosine)):
+    if not in_tree and not isinstance(scorer, (Dot, Cosine)):
         raise SoftdexError(f"build_index: {model.recipe} has no vectors of items to put in cells.")
     if not fits(recall, float) or not 0 < recall <= 1:
         raise SoftdexError(f"build_index: expected recall above 0 and up to 1, got {recall}.")
+    users = np.flatnonzero(model.seen.lengths)
+    users = np.random.default_rng(0).permutation(users)[:ASKED]
+    with torch.inference_mode():
+        query = model.encoder(users, model.seen.take(users))
+    if in_tree:
+        model.index = model.index.tune(query, recall, k)
+        return
     words = codewords_for(len(model.items)) if codewords is None else codewords
     if not fits(words, int) or not 1 <= words <= MOST_WORDS:
         raise SoftdexError(f"build_index: expected codewords from 1 to {MOST_WORDS}, got {words}.")
@@ -142,10 +155,6 @@ def build_index(model: Model, kind: str, recall: float, k: int, codewords: int |
     index = build(scorer, codewords=words, residual=True, generator=generator)
     if alive is not None and not alive.all():
         index = index.delete((~alive).nonzero()[:, 0])
-    users = np.flatnonzero(model.seen.lengths)
-    users = np.random.default_rng(0).permutation(users)[:ASKED]
-    with torch.inference_mode():
-        query = model.encoder(users, model.seen.take(users))
     model.index = index.tune(query, recall, k)
 
 

@@ -16,6 +16,7 @@ from softdex.encode.features import Tower
 from softdex.encode.table import Table
 from softdex.errors import SoftdexError, some
 from softdex.holdout import Holdout
+from softdex.index.tree import Tree
 from softdex.interactions import Interactions
 from softdex.keys import Keys
 from softdex.parts import letters_of, not_finite, saved_tensors
@@ -68,6 +69,8 @@ def learn(
         identity["device"] = pick_device(made.schedule.device).type
         keeper = Keeper(folder, plain(identity), resume=resume)
     run = Run(made, log, measure=None if valid is None else measurer(model, valid), keeper=keeper)
+    if isinstance(index := getattr(run.trainer, "index", None), Tree):
+        model.index = index  # it searches from the first epoch on
     run.advance(made.schedule.epochs)
     return finish(model, run)
 
@@ -104,7 +107,7 @@ def _silence(model: Retriever, trainer: Any) -> None:
     """Items without an event, which in-batch training never meets, are given no direction."""
     scorer: Any = model.index.scorer
     meets_all = getattr(getattr(trainer, "parts", None), "proposes", True)
-    if not meets_all and model.tower is None:
+    if not meets_all and model.tower is None and hasattr(scorer, "items"):
         scorer.items.weight[torch.from_numpy(model.item_counts == 0)] = 0.0
 
 

@@ -16,22 +16,24 @@ from torch import Tensor
 
 from softdex.artifact import Contents, check_kinds
 from softdex.catalogue import plain_type
+from softdex.din import NORMS, Din
 from softdex.encode.columns import Encoded, columns_from_json
 from softdex.encode.counting import Anyone, Neighbours
 from softdex.encode.features import Tower
-from softdex.encode.history import Mixed, Vae
+from softdex.encode.history import Mixed, Recent, Vae
 from softdex.encode.sequence import Dnn, Sequence
 from softdex.encode.table import Users
 from softdex.errors import ArtifactError
 from softdex.index.flat import Flat
 from softdex.index.imi import Imi
+from softdex.index.tree import Tree
 from softdex.score import Constant, Cosine, Dot, Sparse
 from softdex.solve.fold_in import FoldIn
 
 FLOATS, LONGS, INTS = torch.float32, torch.int64, torch.int32
 DOUBLES, FLAGS = torch.float64, torch.bool
 Layout = Mapping[str, tuple[torch.dtype, str]]
-"""Name of a tensor -> its type and shape. U users, I items, 1 one, 2 two; any other letter is as
+"""Name of a tensor -> its type and shape. U users, I items, a digit itself; any other letter is as
 large as it is where it first stands."""
 
 
@@ -96,6 +98,7 @@ ENCODERS = {
         },
         shares_items=True,
     ),
+    "recent": Part(Recent, {"length": (LONGS, "")}),
     "foldin": Part(
         FoldIn,
         {"vectors.weight": (FLOATS, "UD"), "total": (FLOATS, "U"), "terms": (DOUBLES, "T")},
@@ -113,6 +116,28 @@ SCORERS = {
         ("prior",),
     ),
     "sparse": Part(Sparse, {"fallback": (FLOATS, "I")}),
+    "din": Part(
+        Din,
+        {
+            "nodes.weight": (FLOATS, "RD"),
+            "see": (FLOATS, "3DA"),
+            "see_units": (FLOATS, "3A"),
+            "weigh": (FLOATS, "2"),
+            "windows": (LONGS, "W"),
+            "first": (FLOATS, "EF"),
+            "first_units": (FLOATS, "4F"),
+            "first_stats": (FLOATS, "2F"),
+            "second": (FLOATS, "FG"),
+            "second_units": (FLOATS, "4G"),
+            "second_stats": (FLOATS, "2G"),
+            "third": (FLOATS, "GH"),
+            "third_units": (FLOATS, "4H"),
+            "third_stats": (FLOATS, "2H"),
+            "last": (FLOATS, "H"),
+            "last_bias": (FLOATS, ""),
+            "norm": (LONGS, ""),
+        },
+    ),
 }
 INDEXES = {
     "flat": Part(Flat, {"alive": (FLAGS, "I")}, ("alive",)),
@@ -128,6 +153,17 @@ INDEXES = {
             "effort": (DOUBLES, ""),
         },
     ),
+    "tree": Part(
+        Tree,
+        {
+            "item_of": (INTS, "S"),
+            "alive": (FLAGS, "I"),
+            "arity": (LONGS, ""),
+            "depth": (LONGS, ""),
+            "effort": (DOUBLES, ""),
+            "product": (FLAGS, ""),
+        },
+    ),
 }
 TOWERS = {"tower": "features", "user_tower": "user_features"}  # where the manifest has columns
 LETTERS = ("V", "X"), ("v", "x")  # how many values and numbers each of them reads
@@ -136,6 +172,7 @@ HISTORY = Part(
 )
 NEEDED = {"recipe": str, "options": dict, "encoder": str, "scorer": str, "softdex": dict}
 INFO = {"index": str, "data": str, "card": (dict, type(None)), "metrics": dict, "training": dict}
+NORM, MOST_PLACES = range(len(NORMS)), 2**20  # of attention over histories
 TEMPERATURES = (1e-4, 1e4)  # that a model can be calibrated to
 NOT_INFO = (*NEEDED, *TOWERS.values(), "index", "format", "version", "tensors", "users", "items")
 
@@ -235,7 +272,7 @@ def _build(part: Part, role: str, tensors: Mapping[str, Tensor], **shared: Any) 
 def _check_tensors(
     tensors: dict[str, Tensor], parts: Mapping[str, Part], num_users: int, num_items: int
 ) -> None:
-    sizes = {"U": num_users, "I": num_items, "1": 1, "2": 2}
+    sizes = {"U": num_users, "I": num_items} | {str(n): n for n in range(1, 5)}
     unknown = set(tensors)
     for role, part in parts.items():
         for name, (kind, letters) in part.tensors.items():
@@ -249,6 +286,7 @@ def _check_tensors(
         raise ValueError(f"{', '.join(wrong)} holds what is not finite")
     _check_index(tensors)
     _check_sequence(tensors)
+    _check_tree(tensors, num_items)
     if bool((tensors["item_counts"] < 0).any()):
         raise ValueError("an item was counted less than 0 times")
     if "encoder.total" in tensors and bool((tensors["encoder.total"] < 0).any()):
@@ -289,6 +327,31 @@ def _check_sequence(tensors: dict[str, Tensor]) -> None:
     good = heads > 0 and dim % heads == 0 and three == 3 * dim and len(positions) > 0
     if not good or len(tensors["encoder.norm"]) != 2 * layers + 1:
         raise ValueError("the encoder's heads, positions, widths or norms do not fit together")
+
+
+def _check_tree(tensors: dict[str, Tensor], num_items: int) -> None:
+    """Refuse windows, slots and levels that do not fit together."""
+    if "scorer.windows" in tensors:
+        windows, first = tensors["scorer.windows"], tensors["scorer.first"]
+        dim = tensors["scorer.nodes.weight"].shape[1]
+        good = bool((windows > 0).all()) and len(first) == (len(windows) + 1) * dim
+        if not good or int(windows.sum()) > MOST_PLACES or int(tensors["scorer.norm"]) not in NORM:
+            raise ValueError("the scorer's windows, layers or norm do not fit together")
+        if "index.item_of" not in tensors and len(tensors["scorer.nodes.weight"]) != num_items:
+            raise ValueError("the scorer has other items than the model")
+    if "index.item_of" not in tensors:
+        return
+    item_of, arity, depth = (tensors[f"index.{n}"] for n in ("item_of", "arity", "depth"))
+    taken, levels = item_of[item_of >= 0], int(depth)
+    good = int(arity) > 1 and 0 < levels < 64 and len(item_of) > 0
+    good = good and len(item_of) % int(arity) ** (levels - 1) == 0
+    good = good and int(item_of.min()) >= -1 and int(item_of.max()) < num_items
+    good = good and len(taken) > 0 and len(taken.unique()) == len(taken)  # type: ignore[no-untyped-call]
+    rows = sum(len(item_of) // int(arity) ** j for j in range(levels)) if good else -1
+    if not good or len(tensors.get("scorer.nodes.weight", ())) != rows:
+        raise ValueError("the tree's slots, levels and nodes do not fit together")
+    if not bool(tensors["index.alive"][taken.long()].any()):
+        raise ValueError("no item lives in the tree")
 
 
 def _check_shape(

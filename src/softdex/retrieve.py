@@ -14,12 +14,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import scipy
 import torch
+from torch import Tensor
 
 from softdex import artifact, estimate, grow
 from softdex.catalogue import allowed, check_columns, find, listed, plain_table
+from softdex.din import Din
 from softdex.encode.counting import Anyone, Neighbours
 from softdex.encode.features import Tower
-from softdex.encode.history import Mixed, Vae
+from softdex.encode.history import Mixed, Recent, Vae
 from softdex.encode.sequence import Dnn
 from softdex.encode.sequence import Sequence as HistorySequence
 from softdex.encode.table import Users
@@ -29,6 +31,7 @@ from softdex.holdout import Holdout
 from softdex.index.contract import MAX_MEMORY, Filter, Hits
 from softdex.index.flat import Flat
 from softdex.index.imi import Imi
+from softdex.index.tree import Tree
 from softdex.interactions import Interactions
 from softdex.keys import Keys, restore
 from softdex.parts import (
@@ -47,8 +50,8 @@ from softdex.score import Constant, Cosine, Dot, Sparse
 from softdex.solve.fold_in import FoldIn
 from softdex.tables import parse_bytes, progress
 
-Encoder = Anyone | Neighbours | Users | Mixed | Vae | HistorySequence | Dnn | FoldIn
-AnyScorer = Constant | Dot | Cosine | Sparse
+Encoder = Anyone | Neighbours | Users | Mixed | Vae | Recent | HistorySequence | Dnn | FoldIn
+AnyScorer = Constant | Dot | Cosine | Sparse | Din
 BATCH = 1024
 MODEL_FILE = "model.sdx"
 
@@ -78,14 +81,14 @@ class Retriever:
         item_counts: np.ndarray,
         item_table: pa.Table | None = None,
         info: dict[str, Any] | None = None,
-        index: Flat | Imi | None = None,
+        index: Flat | Imi | Tree | None = None,
         tower: Tower | None = None,
         user_tower: Tower | None = None,
     ) -> None:
         self.recipe, self.options = recipe, dict(options)
         self.users, self.items = users, items
         self.encoder = encoder.eval()
-        self.index: Flat | Imi = Flat(scorer.eval()) if index is None else index
+        self.index: Flat | Imi | Tree = Flat(scorer.eval()) if index is None else index
         self.seen, self.item_counts = seen, item_counts
         table = None if item_table is None else plain_table(item_table)
         self.item_table = table if table is not None and table.num_columns else None
@@ -276,8 +279,9 @@ class Retriever:
         Args:
             kind: `flat` scores every item; `imi` opens the best cells of a multi-index, until on
                 average this share of the true best `k` items is found; it prints recall and
-                queries a second as the effort grows.
-            recall: of the `imi`.
+                queries a second as the effort grows. Models that have a tree take `tree`: its
+                beam as narrow as that share allows.
+            recall: of the `imi` or the `tree`.
             k: of the lists that it is measured on.
             codewords: of each of its two books; None goes by the number of items.
         """
@@ -435,8 +439,8 @@ class Retriever:
     def _like(self, items: np.ndarray, k: int, filter: Filter) -> Hits:
         """Items like these: by the cosine of their vectors, or by what the encoder counted."""
         scorer = self.index.scorer
-        if isinstance(scorer, (Dot, Cosine)):
-            vectors = scorer.items.weight
+        if isinstance(scorer, (Dot, Cosine, Din)):
+            vectors = self._vectors()
             likeness = Cosine(vectors, torch.ones((), device=vectors.device))
             index = Flat(likeness, self.index.alive)
             return index.search(vectors[torch.from_numpy(items)], k, filter=filter)
@@ -444,6 +448,16 @@ class Retriever:
             raise SoftdexError(f"similar: {self.recipe} has no vectors of items to compare.")
         hits = self.index.search(self.encoder.similar(items), k, filter=filter)
         return Hits(torch.where(hits.scores > 0, hits.ids, -1), hits.scores)
+
+    def _vectors(self) -> Tensor:
+        """The vectors of all items: rows of a table, or leaves of a tree."""
+        scorer: Any = self.index.scorer
+        if isinstance(self.index, Tree):
+            every = torch.arange(len(self.items), device=self.index.slot_of.device)
+            found: Tensor = scorer.nodes(self.index.rows(self.index.depth)(every))
+            return found
+        weight: Tensor = scorer.items.weight
+        return weight
 
     def _trained(self, rows: np.ndarray) -> np.ndarray:
         """Which users something is known of: who has no event is a stranger to any vector."""

@@ -253,6 +253,73 @@ def test_similar_prints_neighbours(place: Path, softdex: Softdex) -> None:
     assert "similar" in softdex("similar", place / "run", "-i", "i01").out
 
 
+@pytest.fixture(scope="module")
+def tree(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree model of the same log."""
+    path = tmp_path_factory.mktemp("tree") / "tree.sdx"
+    log = sdx.read(place / "clicks.csv", items=place / "items.parquet", quiet=True)
+    small = {"max_instances": 64, "epochs": 1, "beam": 4, "dim": 4, "max_history": 5}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOFTDEX_QUIET", "1")
+        sdx.fit("tdm", log, leaves="random", **small).save(path)
+    return path
+
+
+def test_explain_draws_the_search_and_prints_the_list(tree: Path, softdex: Softdex) -> None:
+    model = sdx.load(tree)
+    done = softdex("explain", tree, "--user", "u01", "--k", 3)
+    assert done.code == 0, done.err
+    assert done.out.split()[:4] == ["rank", "item", "score", "exact"]
+    assert done.out.endswith("\nwrote explain.html\n")
+    assert Path("explain.html").read_text().startswith("<!doctype html>")
+    words = (
+        "explain",
+        tree,
+        "--history",
+        "i01, i02",
+        "--columns",
+        "subcategory",
+        "--out",
+        "a/b.html",
+    )
+    told = softdex(*words, "--json").json()
+    assert told["out"] == "a/b.html"
+    wanted = model.recommend(history=[["i01", "i02"]])["item"].to_pylist()
+    assert [row["item"] for row in told["items"]] == wanted
+    assert "the value of subcategory" in Path("a/b.html").read_text()
+    assert sorted(p.name for p in Path("a").iterdir()) == ["b.html"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("TREE", "explain: expected a user or a history, and not both."),
+        ("TREE -u u01 --history i01", "explain: expected a user or a history, and not both."),
+        ("TREE -u u001", "explain: 1 unknown users ('u001'). Did you mean 'u01'?"),
+        (
+            "TREE --history i001",
+            "explain: 1 unknown items in history ('i001'). Did you mean 'i01'?",
+        ),
+        ("TREE --history ,", "explain: the history is empty."),
+        ('TREE --history "i01', "--history: expected words with commas"),
+        ("TREE -u u01 --columns categry", "explain: no item column 'categry'. Did you mean"),
+        ("TREE -u u01 --k 0", "explain: expected k > 0, got 0."),
+        ("TREE -u u01 --k ten", "Invalid value for '--k'"),
+        ("RUN -u u01", "explain: item_cf has no tree to draw. Fit dtr, tdm or plt."),
+        ("gone -u u01", "load: no file gone"),
+        ("TREE -u u01 --out .", "cannot write . (it is a folder or a device)"),
+        ("TREE -u u01 --out clicks.csv/x", "cannot write clicks.csv/x"),
+    ],
+)
+def test_a_refused_explain_writes_nothing(
+    words: str, expected: str, place: Path, tree: Path, softdex: Softdex
+) -> None:
+    names = {"TREE": str(tree), "RUN": str(place / "run")}
+    before = sorted(Path().iterdir())
+    mistake(softdex("explain", *(names.get(word, word) for word in words.split(" "))), expected)
+    assert sorted(Path().iterdir()) == before
+
+
 def test_compare_ranks_recipes_and_writes_a_report(softdex: Softdex) -> None:
     done = softdex(
         "compare", "clicks.csv", "--recipes", "popular, item_cf", "--k", "5", "--report", "r.html"

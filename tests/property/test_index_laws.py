@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from laws import BATCH, ITEMS, LAWS, Case, check
+from laws import BATCH, EVERYTHING, ITEMS, LAWS, Case, check
+from softdex.din import random_din
 from softdex.index.contract import Draws, Hits
 from softdex.index.flat import Flat
 from softdex.index.imi import Imi, build, popularity_weight
 from softdex.index.kernel import Kernel
 from softdex.index.popularity import Popularity
+from softdex.index.tree import Tree
 from softdex.index.uniform import Uniform
 from softdex.score import Cosine, Dot
 from toy_tree import NodeScorer, ToyTree
@@ -87,7 +89,33 @@ def multi_index(last: str, residual: bool, cosine: bool) -> Any:
     return make
 
 
+def real_tree(arity: int, product: bool = False) -> Any:
+    """A tree with free slots whose scorer is attention over histories."""
+
+    def make(seed: int, order: Tensor) -> tuple[Any, Any]:
+        generator = torch.Generator().manual_seed(seed)
+        depth, roots = {2: (4, 4), 3: (3, 3), 8: (2, 4)}[arity]
+        slots = roots * arity ** (depth - 1)
+        rows = sum(roots * arity**j for j in range(depth))
+        scorer = random_din(rows, DIM, (3, 2, 1), scale=1.0, generator=generator).eval()
+        item_of = torch.full((slots,), -1)
+        item_of[torch.randperm(slots, generator=generator)[:ITEMS][order]] = EVERYTHING
+        history = torch.randint(ITEMS, (BATCH, 6), generator=generator)
+        length = torch.randint(1, 7, (BATCH, 1), generator=generator)
+        query = torch.where(torch.arange(6) >= 6 - length, torch.argsort(order)[history], -1)
+        alive = torch.ones(ITEMS, dtype=torch.bool)
+        numbers = {"arity": arity, "depth": depth, "effort": 3.0, "product": product}
+        kept = {name: torch.tensor(value) for name, value in numbers.items()}
+        return Tree(scorer, item_of, alive, **kept), query
+
+    return make
+
+
 CASES = [
+    Case("tree of 2", real_tree(2), lambda i, s: Tree(i.scorer, **s)),
+    Case("tree of 3", real_tree(3), lambda i, s: Tree(i.scorer, **s)),
+    Case("tree of 8", real_tree(8), lambda i, s: Tree(i.scorer, **s)),
+    Case("tree, product", real_tree(2, product=True), lambda i, s: Tree(i.scorer, **s)),
     Case("imi", multi_index("uniform", False, False), lambda i, s: Imi(i.scorer, **s)),
     Case("imi cosine", multi_index("uniform", False, True), lambda i, s: Imi(i.scorer, **s)),
     Case("imi popular", multi_index("popularity", True, False), lambda i, s: Imi(i.scorer, **s)),

@@ -17,7 +17,7 @@ from softdex.encode.sequence import Dnn, Sequence
 from softdex.encode.table import Table
 from softdex.ragged import Ragged
 from softdex.recipes.sequence import sequence
-from softdex.solve.sgd import Sequences
+from softdex.solve.feed import Sequences
 
 ITEMS, DIM, LAYERS, HEADS, HIDDEN, MOST = 20, 8, 2, 2, 12, 10
 SMALL: dict[str, Any] = {
@@ -199,7 +199,8 @@ def test_the_last_query_of_every_window_is_the_one_that_is_served(
     cycles: sdx.Interactions,
 ) -> None:
     """Whatever else is in the batch, and however wide it is."""
-    trainer = sequence(cycles, **(SMALL | {"dropout": 0.0})).trainer(cycles)
+    every = {"dropout": 0.0, "positions": 10_000}
+    trainer = sequence(cycles, **(SMALL | every)).trainer(cycles)
     trainer.modules.train()
     batch = trainer.feed.batch(torch.arange(20), trainer.generator)
     wide = torch.nn.functional.pad(batch.target, (0, 3), value=-1)

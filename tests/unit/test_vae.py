@@ -17,7 +17,7 @@ from softdex.index.imi import Imi
 from softdex.ragged import Ragged
 from softdex.recipes.vae import vae
 from softdex.solve.compose import PROPOSALS, automatic
-from softdex.solve.sgd import Histories
+from softdex.solve.feed import Histories
 
 ITEMS, HIDDEN, LATENT, DIM = 12, 6, 3, 5
 SMALL: dict[str, Any] = {

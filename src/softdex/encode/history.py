@@ -29,6 +29,37 @@ def latest(history: Ragged, most: int) -> Tensor:
 
 
 @final
+class Recent(nn.Module):
+    """The query is the history itself: its latest items (B, L), -1 before their beginning.
+
+    Args:
+        length: how many of them.
+    """
+
+    reads_history = True
+    length: Tensor
+
+    def __init__(self, length: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("length", length)
+        self.most = int(length)
+        self.query_bytes = 8 * self.most
+
+    def forward(
+        self,
+        users: np.ndarray | Tensor,
+        history: Ragged | None = None,
+        leave_out: Tensor | None = None,
+    ) -> Tensor:
+        """Queries (B, L) of item ids."""
+        assert history is not None
+        ids = latest(history, self.most).to(self.length.device)
+        width = ids.shape[1]
+        place = torch.arange(width, device=ids.device) - width + (ids >= 0).sum(1, keepdim=True)
+        return torch.where(place >= 0, ids.gather(1, place.clamp(min=0)), -1)
+
+
+@final
 class Mixed(nn.Module):
     """query = share * own vector + (1 - share) * mean of the vectors of the history's items.
 

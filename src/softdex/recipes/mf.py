@@ -43,6 +43,7 @@ POSITIVE = (
     "dim", "negatives", "codewords", "refit_every", "epochs", "batch_size", "lr", "temperature",
     "max_history",
 )  # fmt: skip
+FROM_0_TO_1 = ("share", "lr_end", "smooth")
 AT_LEAST_0 = ("seed", "decay", "patience", "power")
 SPACE = {"lr": (0.002, 0.05), "temperature": (0.05, 0.3), "prior": [0.0, 0.5, 0.7, 1.0]}
 READ_BY = READ_BY_TOWERS
@@ -85,6 +86,7 @@ def mf(
     lr_end: float = 1.0,
     decay: float = 0.0,
     per_row: bool = False,
+    smooth: float = 0.0,
     patience: int = 5,
     seed: int = 0,
     device: str = "auto",
@@ -124,6 +126,7 @@ def mf(
         lr_end: what of it is left in the last epoch; it falls evenly.
         decay: touched rows shrink by lr * decay.
         per_row: one second moment a row: a third less memory and traffic, and wants a larger rate.
+        smooth: share of the events whose target becomes one of the ten items most like it.
         patience: epochs without a better validation metric before stopping; 0 never stops.
         seed: of initial vectors, order and draws.
         device: `auto`, `cpu`, `cuda`.
@@ -145,7 +148,7 @@ def mf(
     rest = {"codewords": codewords, "power": power, "seed": seed}
     chosen = against(index, objective, scorer, train, negatives, correct=correct, **rest)
     settings = Settings(
-        batch_size, lr, decay, seed, precision, refit_every, lr_end, epochs, per_row
+        batch_size, lr, decay, seed, precision, refit_every, lr_end, epochs, per_row, smooth
     )
     return Job(Composition(made, scorer, *chosen), settings, Schedule(epochs, patience, device))
 
@@ -154,7 +157,7 @@ def _check(given: Mapping[str, Any]) -> None:
     """Refuse what makes no sense, before any work is done."""
     for name, known in WORDS.items():
         choose("mf", name, given[name], known)
-    within("mf", given, positive=POSITIVE, at_least_0=AT_LEAST_0, from_0_to_1=("share", "lr_end"))
+    within("mf", given, positive=POSITIVE, at_least_0=AT_LEAST_0, from_0_to_1=FROM_0_TO_1)
     objective, index = given["objective"], given["index"]
     if index == "full" and objective not in ("ssm", "softmax"):
         raise SoftdexError(f"mf: {objective} needs draws, so index='full' is not for it.")

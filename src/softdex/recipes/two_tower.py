@@ -62,7 +62,7 @@ WORDS = {
     "precision": ("float32", "bf16"),
 }
 POSITIVE = ("dim", "negatives", "temperature", "max_history", "epochs", "batch_size", "lr")
-FROM_0_TO_1 = ("share", "cache_share", "cache_decay", "rate", "lr_end")
+FROM_0_TO_1 = ("share", "cache_share", "cache_decay", "rate", "lr_end", "smooth")
 AT_LEAST_0 = ("block", "prior", "power", "decay", "patience", "seed")
 
 
@@ -99,6 +99,7 @@ def two_tower(
     lr_end: float = 0.05,
     decay: float = 0.0,
     per_row: bool = False,
+    smooth: float = 0.0,
     patience: int = 0,
     seed: int = 0,
     device: str = "auto",
@@ -145,6 +146,7 @@ def two_tower(
         lr_end: what of it is left in the last epoch; it falls evenly.
         decay: touched rows shrink by lr * decay.
         per_row: one second moment a row: a third less memory and traffic, and wants a larger rate.
+        smooth: share of the events whose target becomes one of the ten items most like it.
         patience: epochs without a better validation metric before stopping; 0 never stops: the rate
             falls to the end, and the best epoch is kept.
         seed: of initial vectors, order and draws.
@@ -188,6 +190,7 @@ def two_tower(
     at_once = max(1, candidates * (block or batch_size) // batch_size)  # scores a row, on average
     parts = Composition(made, scorer, served, loss, at_once, proposes=False)
     settings = Settings(
-        batch_size, lr, decay, seed, precision, lr_end=lr_end, epochs=epochs, per_row=per_row
-    )
+        batch_size, lr, decay, seed, precision, lr_end=lr_end, epochs=epochs, per_row=per_row,
+        smooth=smooth,
+    )  # fmt: skip
     return Job(parts, settings, Schedule(epochs, patience, device))

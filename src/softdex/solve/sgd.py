@@ -20,9 +20,11 @@ from softdex.encode.table import Table
 from softdex.errors import DataError
 from softdex.index.contract import Index, overwrite
 from softdex.index.imi import Imi
+from softdex.index.tree import Tree
 from softdex.interactions import Interactions
 from softdex.objective.softmax import BLOCK_CELLS
 from softdex.solve.compose import Loss
+from softdex.solve.feed import TINY, Events, Histories, Reading, Sequences, Windows
 from softdex.solve.loop import Probe, Progress, Schedule, pick_device
 from softdex.solve.probe import proposal_report
 from softdex.solve.replay import Replay
@@ -30,7 +32,6 @@ from softdex.solve.rowwise import RowAdam
 from softdex.tables import say
 
 PROBE_USERS, PROBE_CELLS = 16, 10_000_000
-TINY = 1e-12  # the least that the weights of a batch are taken to be together
 TUNED_USERS, RECALL = 500, 0.99  # for the search of the served index
 
 
@@ -44,7 +45,8 @@ class Composition:
     remember things: they are saved with the run. A step takes events, or with `targets` > 0 users
     with up to so many of their items, which are both what the encoder reads and what it should
     find: all of them at once, or if `ordered` each from those before it. Of these queries `rows`
-    are trained on in a step, 0: all.
+    are trained on in a step, 0: all. With `reading` a step takes items with the histories before
+    them, which are the query as they are.
     """
 
     encoder: nn.Module
@@ -57,6 +59,7 @@ class Composition:
     proposes: bool = True
     ordered: bool = False
     rows: int = 0
+    reading: Reading | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class Settings:
         precision: "float32", or "bf16" for the matrix products.
         refit_every: steps after which the index follows the scorer; 0 never.
         per_row: tables keep one second moment a row: a third less memory and traffic.
+        smooth: share of the events whose target becomes one of the items most like it.
     """
 
     batch_size: int = 2048
@@ -82,6 +86,7 @@ class Settings:
     lr_end: float = 1.0
     epochs: int = 1
     per_row: bool = False
+    smooth: float = 0.0
 
 
 class Job(NamedTuple):
@@ -124,6 +129,7 @@ class Job(NamedTuple):
         draws = self.parts.draws or max(1, min(log.num_items, BLOCK_CELLS // batch))
         weights += 0 if self.parts.draws else weights // 3  # all items: a dense gradient
         rows = batch * (2 + targets) + draws * (1 if self.parts.shared else batch)
+        past += batch * draws * int(getattr(self.scorer, "pair_bytes", 0))
         dim = max(t.dim for t in tables)
         copies = 5 if self.settings.per_row else 6
         return copies * weights + past + 24 * len(log) + 4 * (5 * batch * draws + 6 * rows * dim)
@@ -149,107 +155,10 @@ class Job(NamedTuple):
         return report
 
 
-class Batch(NamedTuple):
-    """Users (B,), what they should find, (B,) or (B, L) with -1 behind the end, and what each of
-    these counts in the loss."""
-
-    users: Tensor
-    target: Tensor
-    weight: Tensor
-
-
-class Events:
-    """Batches of events; an event counts by its weight."""
-
-    def __init__(self, log: Interactions, device: torch.device) -> None:
-        columns = (log.user, log.item) if log.weight is None else (log.user, log.item, log.weight)
-        self.columns = [torch.from_numpy(column.copy()).to(device) for column in columns]
-        self.size = len(log)
-
-    def batch(self, at: Tensor, generator: torch.Generator) -> Batch:
-        """The events of these numbers."""
-        user, item, *given = (column[at] for column in self.columns)
-        weight = given[0] if given else torch.ones_like(at, dtype=torch.float32)
-        return Batch(user.long(), item.long(), weight / weight.sum().clamp(min=TINY))
-
-
-class Histories:
-    """Batches of users, each with up to so many of their items, the loss a mean over all items.
-
-    Of a longer history a part is taken that begins at a random place of its shuffled items, and
-    counts for the whole.
-    """
-
-    def __init__(self, log: Interactions, most: int, seed: int, device: torch.device) -> None:
-        matrix = log.confidences[0]
-        length = np.diff(matrix.indptr)
-        row = np.repeat(np.arange(len(length)), length)
-        mixed = np.lexsort((np.random.default_rng(seed).random(len(row)), row))
-        users = np.flatnonzero(length)
-        columns = (users, matrix.indptr[users], length[users], matrix.indices[mixed])
-        taken = (torch.from_numpy(c.astype(np.int64)).to(device) for c in columns)
-        self.users, self.start, self.length, self.ids = taken
-        self.counts = torch.from_numpy(matrix.data[mixed].astype(np.float32)).to(device)
-        self.most, self.size = min(most, int(length.max())), len(users)
-        self.mean = float(matrix.sum()) / len(users)
-
-    def batch(self, at: Tensor, generator: torch.Generator) -> Batch:
-        """The users of these numbers. On a GPU always as wide, so that nothing waits for it."""
-        length = self.length[at].unsqueeze(1)
-        width = self.most if at.is_cuda else min(self.most, int(length.max()))
-        place = torch.arange(width, device=at.device)
-        begin = torch.rand(len(at), 1, generator=generator, device=at.device) * length
-        place = torch.where(length > width, begin.long() + place, place)
-        place = self.start[at].unsqueeze(1) + place % length
-        real = torch.arange(width, device=at.device) < length
-        target = torch.where(real, self.ids[place], -1)
-        scale = length / length.clamp(max=width) / (len(at) * self.mean)
-        return Batch(self.users[at], target, self.counts[place] * real * scale)
-
-
-class Sequences:
-    """Batches of users with their items in the order of time, as wide as the encoder reads and one
-    more; of a longer history there are several, so that each item is once what should be found.
-    """
-
-    def __init__(self, log: Interactions, most: int, device: torch.device) -> None:
-        history = log.histories
-        rows = np.flatnonzero(history.lengths > 1)
-        if not len(rows):
-            raise DataError(
-                "fit: no user has two events, so nothing follows on anything. Choose a recipe that "
-                "does not read sequences."
-            )
-        parts = -(-(history.lengths[rows] - 1) // most)
-        part = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
-        user = np.repeat(rows, parts)
-        end = history.indptr[1:][user] - part * most
-        start = np.maximum(history.indptr[:-1][user], end - most - 1)
-        weight = np.ones(len(log), np.float32) if log.weight is None else log.weight
-        order = np.lexsort((np.zeros(len(log)) if log.time is None else log.time, log.user))
-        columns = user, start, end - start, history.ids
-        self.users, self.start, self.length, self.ids = (
-            torch.from_numpy(np.asarray(c, np.int64)).to(device) for c in columns
-        )
-        self.weight = torch.from_numpy(np.asarray(weight[order], np.float32)).to(device)
-        self.most, self.size = min(most, int((end - start).max()) - 1), len(user)
-
-    def batch(self, at: Tensor, generator: torch.Generator) -> Batch:
-        """The windows of these numbers. On a GPU always as wide, so that nothing waits for it."""
-        length = self.length[at].unsqueeze(1)
-        width = self.most + 1 if at.is_cuda else int(length.max())
-        place = torch.arange(width, device=at.device)
-        real = place < length
-        place = (self.start[at].unsqueeze(1) + place).clamp(max=len(self.ids) - 1)
-        return Batch(
-            self.users[at], torch.where(real, self.ids[place], -1), self.weight[place] * real
-        )
-
-
 class Trainer:
     """Weights, optimisers, index and generator of one run, as one thing to save and restore."""
 
-    feed: Events | Histories | Sequences
+    feed: Events | Histories | Sequences | Windows
 
     def __init__(self, parts: Composition, settings: Settings, device: torch.device) -> None:
         self.parts, self.settings, self.device = parts, settings, device
@@ -283,12 +192,14 @@ class Trainer:
             raise DataError("fit: the events weigh 0 together. Give some of them a weight above 0.")
         self.log = log
         most, seed = self.parts.targets, self.settings.seed
-        if most and self.parts.ordered:
+        if self.parts.reading is not None:
+            self.feed = Windows(log, self.parts.reading, seed, self.device)
+        elif most and self.parts.ordered:
             self.feed = Sequences(log, most, self.device)
         elif most:
             self.feed = Histories(log, most, seed, self.device)
         else:
-            self.feed = Events(log, self.device)
+            self.feed = Events(log, self.settings.smooth, self.device)
 
     def state(self) -> dict[str, Tensor]:
         """Weights, moments, index, generator and the loss summed so far."""
@@ -358,7 +269,9 @@ class Trainer:
 
     @torch.no_grad()
     def served(self) -> Index | None:
-        """The multi-index, if that proposed: for the vectors as they are, and tuned."""
+        """The tree, or the multi-index, if that proposed: for the vectors as they are, tuned."""
+        if isinstance(self.index, Tree):
+            return self.index
         if not isinstance(self.index, Imi) or not self.parts.draws:
             return None
         users = np.flatnonzero(self.log.user_counts)
@@ -384,6 +297,8 @@ class Trainer:
                 query, target, weight = self._queries(target, weight)
             elif self.parts.targets:
                 query, penalty = self.parts.encoder.learn(target, self.generator)  # type: ignore[operator]
+            elif self.parts.reading is not None:
+                query = users
             else:
                 query = self.parts.encoder(users, leave_out=target)
             losses = self.parts.loss(self.index, query, target, self.generator).float()
@@ -404,9 +319,10 @@ class Trainer:
         query = self.parts.encoder.learn(read, self.generator)  # type: ignore[operator]
         target, weight = sequence[:, 1:].reshape(-1), weight[:, 1:].reshape(-1)
         query = query.reshape(len(target), -1)
-        if 0 < self.parts.rows < len(target):
+        rows = self.parts.rows or self.feed.real(len(sequence))  # type: ignore[union-attr]
+        if rows < len(target):
             chance = torch.rand(len(target), generator=self.generator, device=self.device)
-            at = torch.where(target >= 0, chance, chance - 1).topk(self.parts.rows).indices
+            at = torch.where(target >= 0, chance, chance - 1).topk(rows).indices
             query, target, weight = query[at], target[at], weight[at]
         return query, target, weight / weight.sum().clamp(min=TINY)
 

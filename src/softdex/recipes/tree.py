@@ -1,0 +1,217 @@
+"""Trees: a search follows the best nodes of each level, scored by attention to the history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from softdex.din import NORMS, random_din, windows_of
+from softdex.encode.history import Recent
+from softdex.errors import SoftdexError, choose
+from softdex.index import tree_build
+from softdex.index.tree import Tree
+from softdex.interactions import Interactions
+from softdex.options import at_least, within
+from softdex.recipes.rg import rg
+from softdex.recipes.sequence import sequence
+from softdex.solve import loop
+from softdex.solve.feed import Reading
+from softdex.solve.loop import Schedule, pick_device
+from softdex.solve.sgd import Composition, Job, Settings
+from softdex.solve.tree import SAMPLINGS, categories, tree_loss
+from softdex.tables import say
+
+ABOUT = {
+    "dtr": "A tree of items searched by a beam, each level trained by a sampled softmax.",
+    "tdm": "A tree of items searched by a beam, each level trained by yes and no.",
+    "plt": "A tree of items, the probability of a leaf a product of yes and no along its path.",
+    "din": "Every item is scored by attention to the history: what the trees stand in for.",
+    "tree": "What all of these are variants of, with every option.",
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "dtr": {"objective": "softmax"},
+    "tdm": {"objective": "binary", "sampling": "uniform", "negatives": 6},
+    "plt": {"objective": "binary", "sampling": "siblings"},
+    "din": {"sampling": "uniform", "leaves": "none"},
+}
+FIXED = {
+    "dtr": ("objective",),
+    "tdm": ("objective", "sampling"),
+    "plt": ("objective", "sampling", "negatives"),
+    "din": ("sampling", "leaves", "category", "arity", "beam", "room"),
+}
+SPACE = {"lr": (0.0005, 0.005), "negatives": [20, 70], "sampling": ["tree", "uniform"]}
+SPACES = {
+    "tdm": {"lr": (0.0005, 0.005), "negatives": [3, 6, 20]},
+    "plt": {"lr": (0.0005, 0.005)},
+    "din": {"lr": (0.0005, 0.005), "negatives": [20, 70]},
+}
+READ_BY = {
+    "category": ("leaves", ("category",)),
+    "negatives": ("sampling", ("tree", "uniform")),
+}
+LEAVES = ("sequence", "factors", "category", "random", "none")
+WORDS = {
+    "objective": ("softmax", "binary"),
+    "sampling": SAMPLINGS,
+    "leaves": LEAVES,
+    "windows": ("all", "last"),
+    "norm": NORMS,
+    "precision": ("float32", "bf16"),
+}
+POSITIVE = ("dim", "beam", "negatives", "max_history", "min_history", "epochs", "batch_size", "lr")
+AT_LEAST_0 = ("max_instances", "room", "decay", "patience", "seed")
+PRESET = {  # a CPU sees fewer and shorter things, for an answer in minutes
+    "cuda": {"negatives": 70, "max_history": 69, "batch_size": 256},
+    "cpu": {"negatives": 20, "max_history": 20, "batch_size": 128},
+}
+
+
+def tree(
+    train: Interactions,
+    *,
+    objective: str = "softmax",
+    sampling: str = "tree",
+    leaves: str = "sequence",
+    category: str | None = None,
+    arity: int = 2,
+    room: float = 0.0,
+    beam: int = 150,
+    dim: int = 24,
+    norm: str = "layer",
+    negatives: int | None = None,
+    max_history: int | None = None,
+    min_history: int = 1,
+    windows: str = "all",
+    max_instances: int = 0,
+    epochs: int = 5,
+    batch_size: int | None = None,
+    lr: float = 0.002,
+    lr_end: float = 0.05,
+    decay: float = 0.0,
+    per_row: bool = False,
+    patience: int = 3,
+    seed: int = 0,
+    device: str = "auto",
+    precision: str = "float32",
+) -> Job:
+    """Learn to score the nodes of a tree of items, so that a search sees few of them.
+
+    Users need no vector of their own: whoever has a history is served.
+
+    Args:
+        objective: of each level: `softmax` (sampled), or `binary` (yes and no).
+        sampling: what a label stands against: nodes that walks down the tree come by (`tree`), any
+            nodes of the level (`uniform`), or those of the same parent (`siblings`, whose
+            yes and no make the product along a path the probability of a leaf).
+        leaves: how items come to their leaves: by clusters of vectors of a `sequence` model or of
+            `factors`, both quickly trained; by `category`; or at `random`. With `none` there is
+            one level: every item is scored.
+        category: the column of the item table, for leaves="category".
+        arity: children of a node.
+        room: share of free leaves, for items to come.
+        beam: nodes that a search keeps on each level; the first level has a few more.
+        dim: length of the vectors of nodes.
+        norm: of the layers: `none`, by the `layer`, or by the `batch`.
+        negatives: nodes a level that a label stands against; None: 70 on a GPU, 20 on a CPU.
+        max_history: how many of the latest items are read; None: 69 on a GPU, 20 on a CPU.
+        min_history: an item is trained on if so many stand before it.
+        windows: `all` items of a history are to be found from those before, or the `last`.
+        max_instances: at most so many of these, drawn at random; 0: all.
+        epochs: at most so many passes over them.
+        batch_size: of them in a step; None: 256 on a GPU, 128 on a CPU.
+        lr: learning rate.
+        lr_end: what of it is left in the last epoch; it falls evenly.
+        decay: weights shrink by lr * decay.
+        per_row: one second moment a row: a third less memory and traffic, and wants a larger rate.
+        patience: epochs without a better validation metric before stopping; 0 never stops.
+        seed: of initial vectors, order, draws and the tree.
+        device: `auto`, `cpu`, `cuda`.
+        precision: `float32` or `bf16`.
+    """
+    given = {"negatives": negatives, "max_history": max_history, "batch_size": batch_size}
+    chosen = _chosen(given, sampling, device)
+    _check(locals() | chosen)
+    draws, size = chosen["negatives"], chosen["batch_size"]
+    longest = int(train.histories.lengths.max(initial=1)) - 1
+    length = max(1, min(chosen["max_history"], longest))
+    widest = max(beam, train.num_items) if leaves == "none" else beam
+    shape = tree_build.shape_for(train.num_items, arity, widest, room)
+    order = _order(train, leaves, shape, category, seed, device)
+    generator = torch.Generator().manual_seed(seed)
+    rows = sum(shape.level_sizes)
+    scorer = random_din(rows, dim, windows_of(length), norm=norm, generator=generator)
+    index = Tree(
+        scorer,
+        torch.from_numpy(tree_build.item_of(order, shape)),
+        torch.ones(train.num_items, dtype=torch.bool),
+        torch.tensor(arity),
+        torch.tensor(shape.depth),
+        torch.tensor(float(beam), dtype=torch.float64),
+        torch.tensor(sampling == "siblings"),
+    )
+    loss = tree_loss(objective, sampling, draws)
+    reading = Reading(length, min_history, windows == "last", max_instances)
+    parts = Composition(
+        Recent(torch.tensor(length)), scorer, index, loss, draws * shape.depth, proposes=False,
+        shared=False, reading=reading,
+    )  # fmt: skip
+    settings = Settings(
+        size, lr, decay, seed, precision, lr_end=lr_end, epochs=epochs, per_row=per_row
+    )
+    return Job(parts, settings, Schedule(epochs, patience, device))
+
+
+def _chosen(given: Mapping[str, int | None], sampling: str, device: str) -> dict[str, int]:
+    """What was given, and where nothing was, what is right for the device; that is said."""
+    preset = PRESET["cuda" if pick_device(device).type == "cuda" else "cpu"]
+    chosen = {n: preset[n] if value is None else value for n, value in given.items()}
+    unsaid = ("negatives",) if sampling == "siblings" else ()
+    taken = [f"{n}={chosen[n]}" for n, v in given.items() if v is None and n not in unsaid]
+    if taken:
+        say(f"for this device: {', '.join(taken)}")
+    return chosen
+
+
+def _check(given: Mapping[str, Any]) -> None:
+    """Refuse what makes no sense, before any work is done."""
+    for name, known in WORDS.items():
+        choose("tree", name, given[name], known)
+    within("tree", given, positive=POSITIVE, at_least_0=AT_LEAST_0, from_0_to_1=("lr_end",))
+    at_least("tree", 2, arity=given["arity"])
+    if given["sampling"] == "siblings" and given["objective"] == "softmax":
+        raise SoftdexError("tree: siblings are for objective='binary'. Use sampling='tree'.")
+    if given["leaves"] == "category" and given["category"] is None:
+        raise SoftdexError("tree: leaves='category' needs category=, a column of the item table.")
+
+
+def _order(
+    train: Interactions,
+    how: str,
+    shape: tree_build.Shape,
+    category: str | None,
+    seed: int,
+    device: str,
+) -> np.ndarray:
+    """Items in the order of their leaves."""
+    if how == "none":
+        return np.arange(train.num_items)
+    if how == "random":
+        return tree_build.random(train.num_items, seed=seed)
+    if how == "category":
+        assert category is not None
+        return tree_build.by_category(categories(train, category), seed=seed)
+    say(f"vectors of a quick {how} model first, for the leaves")
+    if how == "factors":
+        job: Any = rg(train, dim=64, epochs=4, seed=seed, device=device)
+    else:
+        job = sequence(
+            train, dim=64, max_history=50, epochs=8, lr=0.003, patience=0, seed=seed,
+            objective="ssm", index="uniform", negatives=1000, device=device,
+        )  # fmt: skip
+    loop.train(job, train)
+    vectors = job.scorer.items.weight.detach().float().cpu().numpy()
+    return tree_build.by_vectors(vectors, shape, seed=seed)

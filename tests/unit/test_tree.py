@@ -1,0 +1,287 @@
+"""Trees as models: trained, saved, asked, edited."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import safetensors.torch
+import torch
+
+import softdex as sdx
+from hostile import members, with_tensors
+from softdex.errors import ArtifactError, DataError, SoftdexError
+from softdex.index.contract import Filter
+from softdex.index.tree import Tree
+from softdex.recipes.tree import tree as recipe
+from softdex.solve.tree import categories
+
+SMALL: dict[str, Any] = {
+    "leaves": "random", "dim": 8, "beam": 10, "negatives": 10, "max_history": 8, "epochs": 3,
+    "batch_size": 256, "lr": 0.005, "device": "cpu",
+}  # fmt: skip
+METHODS = {
+    "dtr": {},
+    "dtr, uniform": {"sampling": "uniform"},
+    "tdm": {},
+    "plt": {},
+    "din": {},
+}
+
+
+def options(name: str, **more: Any) -> dict[str, Any]:
+    given = {"din": ("leaves", "beam"), "plt": ("negatives",)}.get(name.split(",")[0], ())
+    kept = {n: v for n, v in SMALL.items() if n not in given}
+    return kept | METHODS.get(name, {}) | more
+
+
+@pytest.fixture(scope="module")
+def fitted(parts: sdx.Split) -> sdx.Retriever:
+    return sdx.fit("dtr", parts.train, **options("dtr"))
+
+
+def leaves(model: sdx.Retriever) -> Tree:
+    assert isinstance(model.index, Tree)
+    return model.index
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_tree_learns_far_more_than_chance_knows(parts: sdx.Split, name: str) -> None:
+    model = sdx.fit(name.split(",")[0], parts.train, **options(name, epochs=12))
+    losses = [record["loss"] for record in model.info["training"]["history"]]
+    assert losses[-1] < losses[0]
+    assert model.evaluate(parts.test, 20)["recall@20"] > 0.28  # chance has .18
+
+
+@pytest.mark.parametrize("norm", ["none", "layer", "batch"])
+def test_a_run_repeats_itself_bit_by_bit(parts: sdx.Split, norm: str) -> None:
+    once, again = (sdx.fit("dtr", parts.train, **options("dtr", norm=norm)) for _ in range(2))
+    for name, tensor in once.index.scorer.state_dict().items():
+        assert torch.equal(tensor, again.index.scorer.state_dict()[name]), name
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_model(parts: sdx.Split, tmp_path: Path) -> None:
+    from softdex.solve.checkpoint import Keeper
+    from softdex.solve.loop import Run
+
+    def job() -> Any:
+        return recipe(parts.train, **options("dtr", norm="batch"))
+
+    whole = Run(job(), parts.train)
+    whole.advance(3)
+    keeper = Keeper(tmp_path, {}, resume=False)
+    first = Run(job(), parts.train, keeper=keeper)
+    first.advance(1)
+    second = Run(job(), parts.train, keeper=Keeper(tmp_path, {}, resume=True))
+    second.advance(2)
+    for name, tensor in whole.trainer.state().items():
+        assert torch.equal(tensor, second.trainer.state()[name]), name
+
+
+def test_a_model_is_the_same_after_it_was_saved(fitted: sdx.Retriever, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "m.sdx")
+    loaded = sdx.load(tmp_path / "m.sdx")
+    users = fitted.users.take(np.arange(20))
+    asked, again = (model.recommend(users) for model in (fitted, loaded))
+    assert asked.to_pylist() == again.to_pylist()
+    assert leaves(loaded).sizes == leaves(fitted).sizes
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        {"index.item_of": lambda t: torch.where(t == t.max(), t.min().clamp(min=0), t)},
+        {"index.item_of": lambda t: torch.full_like(t, 10_000)},
+        {"index.item_of": lambda t: torch.full_like(t, -1)},
+        {"index.depth": lambda t: t + 1},
+        {"index.depth": lambda t: t * 0},
+        {"index.arity": lambda t: t * 0},
+        {"scorer.windows": lambda t: t - 1},
+        {"scorer.windows": lambda t: t * 2**40},
+        {"scorer.norm": lambda t: t + 7},
+        {"scorer.nodes.weight": lambda t: t[:-1].clone()},
+    ],
+    ids=lambda s: next(iter(s)),
+)
+def test_a_file_whose_tree_does_not_fit_together_is_refused(
+    fitted: sdx.Retriever, tmp_path: Path, spoil: Any
+) -> None:
+    path = tmp_path / "m.sdx"
+    fitted.save(path)
+    tensors = safetensors.torch.load(members(path)["tensors.safetensors"])
+    changed = {n.replace(".", "__"): change(tensors[n]) for n, change in spoil.items()}
+    path.write_bytes(with_tensors(path, **changed))
+    with pytest.raises(ArtifactError):
+        sdx.load(path)
+
+
+def test_users_never_seen_are_served_by_their_histories(fitted: sdx.Retriever) -> None:
+    key = fitted.items.take(np.array([3, 5, 8])).to_pylist()
+    both = fitted.recommend(history=[key, key[:1]], k=7)
+    assert both.num_rows == 14
+    alone = fitted.recommend(history=[key], k=7)
+    assert both.slice(0, 7)["item"].equals(alone["item"])
+    assert not set(alone["item"].to_pylist()) & set(key)
+
+
+def test_blocks_of_queries_change_nothing(fitted: sdx.Retriever) -> None:
+    users = fitted.users.all()
+    few = fitted.recommend(users, k=9, max_memory="2MB")
+    assert few["item"].equals(fitted.recommend(users, k=9, max_memory="1GB")["item"])
+
+
+def test_filters_act_inside_the_beam(fitted: sdx.Retriever) -> None:
+    some = fitted.items.take(np.arange(0, 100, 9))
+    users = fitted.users.take(np.arange(5))
+    found = fitted.recommend(users, k=len(some), allow=some, exclude_seen=False)
+    assert found.num_rows == 5 * len(some)
+    assert set(found["item"].to_pylist()) == set(some.to_pylist())
+
+
+def test_an_item_that_was_removed_comes_back_to_its_leaf(fitted: sdx.Retriever) -> None:
+    users = fitted.users.take(np.arange(30))
+    before = fitted.recommend(users, k=5)
+    gone = before["item"].to_pylist()[:3]
+    fitted.remove_items(gone)
+    assert not set(fitted.recommend(users, k=5)["item"].to_pylist()) & set(gone)
+    fitted.restore_items(gone)
+    assert fitted.recommend(users, k=5).to_pylist() == before.to_pylist()
+
+
+def test_a_new_item_takes_a_free_leaf_and_too_many_are_refused(fitted: sdx.Retriever) -> None:
+    index = leaves(fitted)
+    gap = int((index.item_of < 0).sum())
+    alive = torch.cat([index.alive, torch.zeros(gap + 1, dtype=torch.bool)])
+    wider = Tree(index.scorer, **(index.state() | {"alive": alive}))
+    new = torch.arange(gap) + index.num_items
+    grown = wider.insert(new)
+    assert (grown.slot_of[new] >= 0).all()
+    assert (grown.slot_of[: index.num_items] == index.slot_of).all()
+    with pytest.raises(DataError, match="free leaves"):
+        wider.insert(torch.arange(gap + 1) + index.num_items)
+
+
+def test_the_beam_can_be_tuned_and_every_leaf_scored(parts: sdx.Split) -> None:
+    model = sdx.fit("dtr", parts.train, **options("dtr", beam=3))
+    users = model.users.all()
+    query = model.encoder(np.arange(len(users)), model.seen)
+    best = leaves(model).search(query, 20, effort=math.inf).ids
+    model.build_index("tree", recall=0.9, k=20)
+    found = leaves(model).search(query, 20).ids
+    shared = (found.unsqueeze(2) == best.unsqueeze(1)).any(2)
+    assert float(shared.float().mean()) > 0.85
+    assert leaves(model).effort < model.index.num_items
+    model.build_index("flat")
+    assert torch.equal(leaves(model).search(query, 20).ids, best)
+    with pytest.raises(SoftdexError, match="imi"):
+        model.build_index("imi")
+
+
+def test_served_and_exact_lists_are_two_figures(fitted: sdx.Retriever, parts: sdx.Split) -> None:
+    found = fitted.evaluate(parts.test, 20, index="both")
+    assert found["recall@20"] > 0
+
+
+def test_a_tree_of_one_level_scores_everything(parts: sdx.Split) -> None:
+    model = sdx.fit("din", parts.train, **options("din", epochs=1))
+    assert leaves(model).depth == 1
+    query = model.encoder(np.arange(9), model.seen.take(np.arange(9)))
+    hits = leaves(model).search(query, 10, effort=1)
+    assert torch.equal(hits.ids, leaves(model).search(query, 10, effort=math.inf).ids)
+
+
+def test_a_level_is_an_index_over_its_nodes(fitted: sdx.Retriever) -> None:
+    index = leaves(fitted)
+    query = fitted.encoder(np.arange(6), fitted.seen.take(np.arange(6)))
+    for number in range(1, index.depth + 1):
+        level = index.level(number)
+        every = torch.arange(level.num_items)
+        mass = level.log_prob(query, every).double().exp().sum(1)
+        assert torch.allclose(mass, torch.ones_like(mass), atol=1e-5)
+        draws = level.sample(query, 40, generator=torch.Generator().manual_seed(1))
+        assert torch.allclose(draws.logq, level.log_prob(query, draws.ids), atol=1e-5)
+    whole = level.log_prob(query, index.slot_of)
+    assert torch.allclose(whole, index.log_prob(query, torch.arange(index.num_items)), atol=1e-5)
+
+
+def test_a_walk_tells_the_probability_of_the_way_to_an_item(fitted: sdx.Retriever) -> None:
+    index = leaves(fitted)
+    query = fitted.encoder(np.arange(6), fitted.seen.take(np.arange(6)))
+    to = torch.tensor([5, 9, 1, 0, 33, 70])
+    paths = index.walk(query, 4, to=to, generator=torch.Generator().manual_seed(0))
+    for number, path in enumerate(paths, 1):
+        hoped = index.level(number).log_prob(query, path.node.unsqueeze(1))[:, 0]
+        assert torch.allclose(path.logq, hoped, atol=1e-5)
+    assert torch.equal(index.item_of[paths[-1].node].long(), to)
+
+
+def test_similar_items_are_near_leaves(fitted: sdx.Retriever) -> None:
+    asked = fitted.items.take(np.array([7])).to_pylist()
+    found = fitted.similar(asked, k=4)
+    assert found.num_rows == 4
+    assert asked[0] not in found["similar"].to_pylist()
+
+
+def test_items_lie_by_their_category(log: sdx.Interactions, world: sdx.synthetic.World) -> None:
+    catalogue = world.item_table().add_column(0, "item", log.items.all())
+    known = sdx.read(log.to_arrow(), items=catalogue, quiet=True)
+    column = next(n for n in known.item_table.column_names if n != "item")
+    made = recipe(known, **options("dtr", leaves="category", category=column)).parts.index
+    assert isinstance(made, Tree)
+    code = categories(known, column)[made.item_of[made.item_of >= 0].numpy()]
+    assert (np.diff(code) != 0).sum() == len(set(code.tolist())) - 1
+
+
+def test_of_a_list_the_first_value_is_the_category() -> None:
+    table = pa.table({"item": ["x", "y", "z"], "genres": [["a", "b"], [], ["b"]]})
+    log = sdx.read([("u", "x", 1), ("u", "y", 2), ("v", "z", 1)], items=table, quiet=True)
+    assert categories(log, "genres").tolist() == [0, -1, 1]
+
+
+@pytest.mark.parametrize("how", ["sequence", "factors"])
+def test_a_tree_of_clusters_is_made_by_a_quick_model(parts: sdx.Split, how: str) -> None:
+    model = sdx.fit("dtr", parts.train, **options("dtr", leaves=how, epochs=1))
+    assert sorted(leaves(model).item_of[leaves(model).item_of >= 0].tolist()) == list(
+        range(len(model.items))
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"arity": 1}, "arity"),
+        ({"leaves": "category"}, "category="),
+        ({"leaves": "categories"}, "category"),
+        ({"beam": 0}, "beam"),
+        ({"sampling": "siblings"}, "binary"),
+        ({"category": "genre"}, "no effect"),
+        ({"min_history": 10_000}, "min_history"),
+        ({"leaves": "category", "category": "colour"}, "unknown column"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(parts: sdx.Split, given: dict[str, Any], word: str) -> None:
+    with pytest.raises(SoftdexError, match=word):
+        sdx.fit("dtr", parts.train, **options("dtr", **given))
+
+
+@pytest.mark.usefixtures("loud")
+def test_what_a_device_decides_is_said(
+    parts: sdx.Split, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {n: v for n, v in SMALL.items() if n not in ("negatives", "max_history")}
+    sdx.fit("dtr", parts.train, **given | {"epochs": 1})
+    assert "negatives=20, max_history=20" in capsys.readouterr().err
+
+
+def test_repeats_in_what_is_excluded_count_once(fitted: sdx.Retriever) -> None:
+    from softdex.ragged import Ragged
+
+    index = leaves(fitted)
+    query = fitted.encoder(np.arange(1), fitted.seen.take(np.arange(1)))
+    ids = np.repeat(np.arange(60), 3).astype(np.int32)
+    hits = index.search(query, 60, filter=Filter(Ragged(np.array([0, len(ids)]), ids)))
+    assert sorted(hits.ids[0].tolist()) == list(range(60, 120))
