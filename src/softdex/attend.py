@@ -19,19 +19,14 @@ from typing import Any
 import numba
 import numpy as np
 import torch
-from numba import extending
-from numba.core import cgutils, types
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad, prelu
 
+from softdex.lanes import LANES, bend, load, mul_add, next_rows, product, store, total_of
 from softdex.tables import say_if_compiling
 
-tools: Any = cgutils
-ir: Any = tools.ir
-intrinsic: Any = extending.intrinsic
 FAST = {"contract", "reassoc", "nsz"}
-LANES, ROWS = 8, 4  # numbers of an instruction, and rows of a product that share its operands
 BLOCK = 64  # nodes at a time: what is computed of them stays in the nearest cache
 CHUNKS = 16  # sums over histories have so many parts, whatever the number of threads
 WORTH_A_THREAD = 3_000_000  # products that a thread should have to add
@@ -217,177 +212,11 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not follow
 
 
-# lanes: vector instructions, which the compiler does not find by itself for loops as short as these
-
-
-class Lanes(types.Type):
-    """Numbers that one instruction takes."""
-
-    def __init__(self, dtype: Any) -> None:
-        super().__init__(name=f"Lanes({dtype})")
-        self.dtype = dtype
-
-
-@extending.register_model(Lanes)
-class _LanesModel(extending.models.PrimitiveModel):
-    def __init__(self, manager: Any, kind: Any) -> None:
-        number = manager[kind.dtype].get_value_type()
-        super().__init__(manager, kind, ir.VectorType(number, LANES))  # type: ignore[no-untyped-call]
-
-
-class _Code:
-    """Writes instructions on lanes of numbers of a kind."""
-
-    def __init__(self, context: Any, builder: Any, dtype: Any) -> None:
-        self.context, self.builder, self.dtype = context, builder, dtype
-        number = context.get_value_type(dtype)
-        self.kind, self.bytes = ir.VectorType(number, LANES), context.get_abi_sizeof(number)
-
-    def place(self, kind: Any, array: Any, row: Any, column: Any) -> Any:
-        """The address in an array of two axes without gaps."""
-        held = self.context.make_array(kind)(self.context, self.builder, array)
-        stride = self.builder.extract_value(held.shape, 1)
-        at = self.builder.add(self.builder.mul(row, stride), column)
-        return self.builder.gep(held.data, [at])
-
-    def load(self, place: Any) -> Any:
-        place = self.builder.bitcast(place, self.kind.as_pointer())
-        return self.builder.load(place, align=self.bytes)
-
-    def store(self, value: Any, place: Any) -> None:
-        place = self.builder.bitcast(place, self.kind.as_pointer())
-        self.builder.store(value, place, align=self.bytes)
-
-    def all(self, value: Any, kind: Any) -> Any:
-        """Lanes as they are, or a number in each of them."""
-        if isinstance(kind, Lanes):
-            return value
-        value = self.context.cast(self.builder, value, kind, self.dtype)
-        whole, first = ir.Constant(self.kind, ir.Undefined), ir.Constant(ir.IntType(32), 0)
-        every = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-        return self.builder.shuffle_vector(
-            self.builder.insert_element(whole, value, first), whole, every
-        )
-
-    def add_product(self, total: Any, x: Any, y: Any) -> Any:
-        flags = ("contract", "nsz")
-        return self.builder.fadd(total, self.builder.fmul(x, y, flags=flags), flags=flags)
-
-
-@intrinsic
-def _load(typing, array, row, column):  # type: ignore[no-untyped-def]
-    def write(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        code = _Code(context, builder, signature.args[0].dtype)
-        return code.load(code.place(signature.args[0], *args))
-
-    return Lanes(array.dtype)(array, types.intp, types.intp), write
-
-
-@intrinsic
-def _store(typing, array, row, column, lanes):  # type: ignore[no-untyped-def]
-    def write(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        code = _Code(context, builder, signature.args[0].dtype)
-        code.store(args[3], code.place(signature.args[0], *args[:3]))
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, types.intp, lanes), write
-
-
-@intrinsic
-def _mul_add(typing, x, y, total):  # type: ignore[no-untyped-def]
-    """x y + total, of lanes, or a number for all of them; the last are lanes."""
-
-    def write(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        code = _Code(context, builder, signature.return_type.dtype)
-        x, y, total = (code.all(a, kind) for a, kind in zip(args, signature.args, strict=True))
-        return code.add_product(total, x, y)
-
-    lanes = next(kind for kind in (x, y, total) if isinstance(kind, Lanes))
-    return lanes(x, y, total), write
-
-
-@intrinsic
-def _bend(typing, lanes, above, below):  # type: ignore[no-untyped-def]
-    """One of two where lanes are above 0, the other one elsewhere."""
-
-    def write(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        code = _Code(context, builder, signature.args[0].dtype)
-        _, above, below = (code.all(a, kind) for a, kind in zip(args, signature.args, strict=True))
-        up = builder.fcmp_ordered(">", args[0], ir.Constant(code.kind, None))
-        return builder.select(up, above, below)
-
-    return lanes(lanes, above, below), write
-
-
-@intrinsic
-def _total(typing, lanes):  # type: ignore[no-untyped-def]
-    """The sum of lanes."""
-
-    def write(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        number = context.get_value_type(signature.return_type)
-        name = f"llvm.vector.reduce.fadd.v{LANES}f{8 * context.get_abi_sizeof(number)}"
-        kind = ir.FunctionType(number, [number, args[0].type])
-        adds = tools.get_or_insert_function(builder.module, kind, name)
-        return builder.call(adds, [ir.Constant(number, 0.0), args[0]], fastmath=("reassoc",))
-
-    return lanes.dtype(lanes), write
-
-
-def _tile(columns: int) -> Any:
-    """out += left @ right of ROWS rows and so many times LANES columns, all in registers."""
-
-    @intrinsic
-    def tile(typing, out, start, left, right, terms, row, column):  # type: ignore[no-untyped-def]
-        def write(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            out, start, left, right = zip(signature.args[:4], args[:4], strict=True)
-            terms, row, column = args[4:]
-            code = _Code(context, builder, out[0].dtype)
-            rows = [builder.add(row, row.type(i)) for i in range(ROWS)]
-            cells = [builder.add(column, column.type(LANES * j)) for j in range(columns)]
-            sums = {(i, j): tools.alloca_once(builder, code.kind) for i in rows for j in cells}
-            for (i, j), total in sums.items():
-                builder.store(code.load(code.place(*start, i, j)), total)
-            with tools.for_range(builder, terms) as loop:
-                theirs = {j: code.load(code.place(*right, loop.index, j)) for j in cells}
-                for i in rows:
-                    mine = builder.load(code.place(*left, i, loop.index))
-                    mine = code.all(mine, code.dtype)
-                    for j in cells:
-                        total = builder.load(sums[i, j])
-                        builder.store(code.add_product(total, mine, theirs[j]), sums[i, j])
-            for (i, j), total in sums.items():
-                code.store(builder.load(total), code.place(*out, i, j))
-            return context.get_dummy_value()
-
-        where = types.intp, types.intp, types.intp
-        return types.void(out, start, left, right, *where), write
-
-    return tile
-
-
-_one, _two, _three = _tile(1), _tile(2), _tile(3)
-
-
-@numba.njit(nogil=True, cache=True)
-def _product(out, start, left, right, rows, terms):  # type: ignore[no-untyped-def]
-    """out = start + left @ right, so many rows and terms."""
-    width = out.shape[1]
-    for row in range(0, rows, ROWS):
-        column = 0
-        while width - column >= 3 * LANES:
-            _three(out, start, left, right, terms, row, column)
-            column += 3 * LANES
-        if width - column == 2 * LANES:
-            _two(out, start, left, right, terms, row, column)
-        elif width - column == LANES:
-            _one(out, start, left, right, terms, row, column)
-
-
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
 def _weights(vectors, attention, nodes, own, see, units, ends, real, out, parts, first, step):  # type: ignore[no-untyped-def]
     """Weights of every step-th of the parts of the nodes of each history."""
     (size, count, length), (dim, width) = out.shape, see.shape
-    most = _up(-(-count // parts))
+    most = next_rows(-(-count // parts))
     left, start = np.empty((most, dim + 1), see.dtype), np.empty((most, width), see.dtype)
     hidden, right = np.empty_like(start), np.zeros((dim + 1, width), see.dtype)
     sums = np.empty(most, see.dtype)
@@ -398,7 +227,7 @@ def _weights(vectors, attention, nodes, own, see, units, ends, real, out, parts,
         for k in range(length):
             if real[b, k]:
                 _scale(vectors[b, k], attention[b, k], see, right)
-                _product(hidden, start, left, right, rows, dim + 1)
+                product(hidden, start, left, right, rows, dim + 1)
                 _sum(hidden, units, sums, rows)
                 for n in range(high - low):
                     weight = sums[n] + ends[0]
@@ -412,7 +241,7 @@ def _grads(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Gradients by every step-th chunk of the histories."""
     (size, count, length), (dim, width) = grad.shape, see.shape
-    most, deep, long = min(BLOCK, _up(count)), _up(dim + 1), turned.shape[1]
+    most, deep, long = min(BLOCK, next_rows(count)), next_rows(dim + 1), turned.shape[1]
     left, start = np.empty((most, dim + 1), see.dtype), np.empty((most, width), see.dtype)
     hidden, right = np.empty_like(start), np.zeros((dim + 1, width), see.dtype)
     sums, across = np.empty(most, see.dtype), np.zeros((deep, most), see.dtype)
@@ -432,16 +261,16 @@ def _grads(  # type: ignore[no-untyped-def]
                     if real[b, k]:
                         vector[0, :dim] = vectors[b, k]
                         _scale(vectors[b, k], attention[b, k], see, right)
-                        _product(hidden, start, left, right, rows, dim + 1)
+                        product(hidden, start, left, right, rows, dim + 1)
                         _sum(hidden, units, sums, rows)
                         x, y = _pull(grad[b, low:high, k], ends, sums, rows)
                         of_bias, of_slope = of_bias + x, of_slope + y
                         _turn(hidden, units, sums, rows, by_own, of_units[chunk])
-                        _product(of_right, nothing, across, hidden, deep, rows)
+                        product(of_right, nothing, across, hidden, deep, rows)
                         _fold(of_right, see, vectors[b, k], of_vectors[b, k], of_see[chunk])
                         _add(of_right[dim], of_attention[b, k])
                         _stretch(turned, vector, other)
-                        _product(by_nodes, by_nodes, hidden, other, rows, len(other))
+                        product(by_nodes, by_nodes, hidden, other, rows, len(other))
                 for n in range(high - low):
                     _add(by_nodes[n], of_nodes[lead, low + n])
                     _add(by_own[n], of_own[lead, low + n])
@@ -449,15 +278,9 @@ def _grads(  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
-def _up(rows):  # type: ignore[no-untyped-def]
-    """The next multiple of what a tile has."""
-    return -(-rows // ROWS) * ROWS
-
-
-@numba.njit(nogil=True, cache=True)
 def _lay(nodes, own, low, high, left, start):  # type: ignore[no-untyped-def]
     """Nodes with a 1 behind each, and their own share, padded by zeros; how many rows."""
-    rows, dim, width = _up(high - low), nodes.shape[1], own.shape[1]
+    rows, dim, width = next_rows(high - low), nodes.shape[1], own.shape[1]
     left[:rows], start[:rows] = 0, 0
     for n in range(high - low):
         for d in range(dim):
@@ -473,7 +296,7 @@ def _scale(vector, attention, see, right):  # type: ignore[no-untyped-def]
     """What nodes are multiplied with for an item of a history, its own share in the last row."""
     for d in range(len(see)):
         for w in range(0, see.shape[1], LANES):
-            _store(right, d, w, _mul_add(vector[d], _load(see, d, w), 0))
+            store(right, d, w, mul_add(vector[d], load(see, d, w), 0))
     for a in range(len(attention)):
         right[len(see), a] = attention[a]
 
@@ -482,25 +305,25 @@ def _scale(vector, attention, see, right):  # type: ignore[no-untyped-def]
 def _stretch(turned, vector, out):  # type: ignore[no-untyped-def]
     """The same, turned, without the share."""
     for w in range(0, turned.shape[1], LANES):
-        by = _load(vector, 0, w)
+        by = load(vector, 0, w)
         for a in range(len(turned)):
-            _store(out, a, w, _mul_add(by, _load(turned, a, w), 0))
+            store(out, a, w, mul_add(by, load(turned, a, w), 0))
 
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
 def _sum(hidden, units, sums, rows):  # type: ignore[no-untyped-def]
     """What the hidden units of each row weigh together."""
     for n in range(0, rows, 2):
-        above, below = _load(units, 0, 0), _load(units, 1, 0)
-        x, y = _load(hidden, n, 0), _load(hidden, n + 1, 0)
-        p = _mul_add(x, _bend(x, above, below), 0)
-        q = _mul_add(y, _bend(y, above, below), 0)
+        above, below = load(units, 0, 0), load(units, 1, 0)
+        x, y = load(hidden, n, 0), load(hidden, n + 1, 0)
+        p = mul_add(x, bend(x, above, below), 0)
+        q = mul_add(y, bend(y, above, below), 0)
         for w in range(LANES, hidden.shape[1], LANES):
-            above, below = _load(units, 0, w), _load(units, 1, w)
-            x, y = _load(hidden, n, w), _load(hidden, n + 1, w)
-            p = _mul_add(x, _bend(x, above, below), p)
-            q = _mul_add(y, _bend(y, above, below), q)
-        sums[n], sums[n + 1] = _total(p), _total(q)
+            above, below = load(units, 0, w), load(units, 1, w)
+            x, y = load(hidden, n, w), load(hidden, n + 1, w)
+            p = mul_add(x, bend(x, above, below), p)
+            q = mul_add(y, bend(y, above, below), q)
+        sums[n], sums[n + 1] = total_of(p), total_of(q)
 
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
@@ -522,31 +345,31 @@ def _pull(grad, ends, sums, rows):  # type: ignore[no-untyped-def]
 def _turn(hidden, units, pull, rows, by_own, of_units):  # type: ignore[no-untyped-def]
     """In the place of hidden units their gradients."""
     for w in range(0, hidden.shape[1], LANES):
-        above, below = _load(units, 0, w), _load(units, 1, w)
-        up, down = _load(of_units, 0, w), _load(of_units, 1, w)
+        above, below = load(units, 0, w), load(units, 1, w)
+        up, down = load(of_units, 0, w), load(of_units, 1, w)
         for n in range(rows):
-            x = _load(hidden, n, w)
-            up = _mul_add(pull[n], _bend(x, x, 0), up)
-            down = _mul_add(pull[n], _bend(x, 0, x), down)
-            x = _mul_add(pull[n], _bend(x, above, below), 0)
-            _store(hidden, n, w, x)
-            _store(by_own, n, w, _mul_add(1, x, _load(by_own, n, w)))
-        _store(of_units, 0, w, up)
-        _store(of_units, 1, w, down)
+            x = load(hidden, n, w)
+            up = mul_add(pull[n], bend(x, x, 0), up)
+            down = mul_add(pull[n], bend(x, 0, x), down)
+            x = mul_add(pull[n], bend(x, above, below), 0)
+            store(hidden, n, w, x)
+            store(by_own, n, w, mul_add(1, x, load(by_own, n, w)))
+        store(of_units, 0, w, up)
+        store(of_units, 1, w, down)
 
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
 def _fold(of_right, see, vector, of_vector, of_see):  # type: ignore[no-untyped-def]
     """From the gradient of a product of the two those of an item's vector and of `see`."""
     for d in range(len(see)):
-        x = _load(of_right, d, 0)
-        total = _mul_add(x, _load(see, d, 0), 0)
-        _store(of_see, d, 0, _mul_add(vector[d], x, _load(of_see, d, 0)))
+        x = load(of_right, d, 0)
+        total = mul_add(x, load(see, d, 0), 0)
+        store(of_see, d, 0, mul_add(vector[d], x, load(of_see, d, 0)))
         for w in range(LANES, see.shape[1], LANES):
-            x = _load(of_right, d, w)
-            total = _mul_add(x, _load(see, d, w), total)
-            _store(of_see, d, w, _mul_add(vector[d], x, _load(of_see, d, w)))
-        of_vector[d] += _total(total)
+            x = load(of_right, d, w)
+            total = mul_add(x, load(see, d, w), total)
+            store(of_see, d, w, mul_add(vector[d], x, load(of_see, d, w)))
+        of_vector[d] += total_of(total)
 
 
 @numba.njit(nogil=True, cache=True)

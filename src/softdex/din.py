@@ -62,7 +62,6 @@ class Din(nn.Module):
     """
 
     windows: Tensor
-    window: Tensor
 
     def __init__(
         self,
@@ -97,10 +96,9 @@ class Din(nn.Module):
         self.register_buffer("second_stats", second_stats)
         self.register_buffer("third_stats", third_stats)
         self.register_buffer("norm", norm)
-        window = torch.repeat_interleave(torch.arange(len(windows)), windows.cpu())
-        self.register_buffer("window", window, persistent=False)
-        self.kind, self.most, self.num_items = NORMS[int(norm)], len(window), len(self.nodes)
-        self.pair_bytes = 4 * (4 * self.most * see.shape[2] + 6 * first.shape[1])
+        self.sizes: list[int] = windows.tolist()
+        self.kind, self.most, self.num_items = NORMS[int(norm)], sum(self.sizes), len(self.nodes)
+        self.pair_bytes = 4 * (2 * self.most + 8 * first.shape[1])  # while it is scored
 
     def num_queries(self, query: Tensor | Seen) -> int:
         """How many histories there are."""
@@ -112,10 +110,13 @@ class Din(nn.Module):
         ids = torch.where(query >= 0, rows(query.clamp(min=0)), -1)
         real = ids >= 0
         vectors = self.nodes(ids) * real.unsqueeze(2)
-        dim = vectors.shape[2]
-        by_window = self.first[:-dim].view(-1, dim, self.first.shape[1])
-        by_place = by_window[self.window[self.most - ids.shape[1] :]]
-        first = torch.einsum("bld,ldf->blf", vectors, by_place)
+        dim, sizes = vectors.shape[2], last_windows(self.sizes, ids.shape[1])
+        parts = zip(
+            torch.split(vectors, sizes, 1),
+            self.first[:-dim].view(len(self.sizes), dim, -1)[-len(sizes) :],
+            strict=True,
+        )
+        first = torch.cat([part @ weight for part, weight in parts], 1)
         return Seen(vectors, vectors @ self.see[0] + self.see_units[0], first, real)
 
     def forward(self, query: Tensor | Seen, ids: Tensor | slice) -> Tensor:
@@ -194,11 +195,16 @@ def windows_of(length: int) -> tuple[int, ...]:
 
     Those of 69 places are S0's; shorter histories have fewer, longer ones a longer first window.
     """
-    full = (20, 20, 10, 10, 2, 2, 2, 1, 1, 1)
+    full = [20, 20, 10, 10, 2, 2, 2, 1, 1, 1]
+    kept = last_windows(full, length)
+    kept[0] += max(0, length - sum(full))
+    return tuple(kept)
+
+
+def last_windows(sizes: list[int], length: int) -> list[int]:
+    """Places of the windows that the last so many places lie in, the first one cut."""
     kept: list[int] = []
-    for size in reversed(full):
-        if length > 0:
-            kept.append(min(size, length))
-            length -= kept[-1]
-    kept[-1] += length
-    return tuple(reversed(kept))
+    for size in reversed(sizes):
+        if length > sum(kept):
+            kept.append(min(size, length - sum(kept)))
+    return kept[::-1]

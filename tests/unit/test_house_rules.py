@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / "softdex"
 ORDER = [
     "waiting", "errors", "threads", "options", "tables", "keys", "ragged", "interactions",
     "delimited", "sources", "read", "holdout", "split", "fused", "fused_attend", "encode",
-    "score", "attend", "din", "index",
+    "score", "lanes", "attend", "din", "index",
     "objective", "distributed", "artifact", "solve", "evaluate", "synthetic", "catalogue", "parts",
     "grow", "export", "estimate", "recommendations", "retrieve", "learn", "recipes", "tune",
     "report", "explain_look", "explain", "run", "demo", "doctor", "cli_options", "cli", "__main__",

@@ -81,7 +81,7 @@ def tree(
     room: float = 0.0,
     beam: int = 150,
     dim: int = 24,
-    norm: str = "layer",
+    norm: str = "batch",
     negatives: int | None = None,
     max_history: int | None = None,
     min_history: int = 1,
