@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml
 
 setup: $(STAMP) ## make .venv with softdex in it (TORCH=... chooses another torch build)
 
-demo: $(STAMP) ## a world with a known best answer, every recipe against it, a report
+demo: $(STAMP) ## a world with a known best answer, recipes against it, a report
 	@$(BIN)/softdex demo
 
 test: $(STAMP) ## all tests

@@ -97,7 +97,8 @@ def real_tree(arity: int, product: bool = False) -> Any:
         depth, roots = {2: (4, 4), 3: (3, 3), 8: (2, 4)}[arity]
         slots = roots * arity ** (depth - 1)
         rows = sum(roots * arity**j for j in range(depth))
-        scorer = random_din(rows, DIM, (3, 2, 1), scale=1.0, generator=generator).eval()
+        small = {"attention": 4, "layers": (8, 6, 4), "scale": 1.0, "generator": generator}
+        scorer = random_din(rows, DIM, (3, 2, 1), **small).eval()  # type: ignore[arg-type]
         item_of = torch.full((slots,), -1)
         item_of[torch.randperm(slots, generator=generator)[:ITEMS][order]] = EVERYTHING
         history = torch.randint(ITEMS, (BATCH, 6), generator=generator)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,7 @@ WORDS = {
 }
 POSITIVE = ("dim", "beam", "negatives", "max_history", "min_history", "epochs", "batch_size", "lr")
 AT_LEAST_0 = ("max_instances", "room", "decay", "patience", "seed")
+UNREAD = ("negatives", "siblings")
 PRESET = {  # a CPU sees fewer and shorter things, for an answer in minutes
     "cuda": {"negatives": 70, "max_history": 69, "batch_size": 256},
     "cpu": {"negatives": 20, "max_history": 20, "batch_size": 128},
@@ -133,8 +134,9 @@ def tree(
         precision: `float32` or `bf16`.
     """
     given = {"negatives": negatives, "max_history": max_history, "batch_size": batch_size}
-    chosen = _chosen(given, sampling, device)
+    chosen = _chosen(given, device)
     _check(locals() | chosen)
+    _say([n for n in given if given[n] is None and (n, sampling) != UNREAD], chosen)
     draws, size = chosen["negatives"], chosen["batch_size"]
     longest = int(train.histories.lengths.max(initial=1)) - 1
     length = max(1, min(chosen["max_history"], longest))
@@ -165,15 +167,16 @@ def tree(
     return Job(parts, settings, Schedule(epochs, patience, device))
 
 
-def _chosen(given: Mapping[str, int | None], sampling: str, device: str) -> dict[str, int]:
-    """What was given, and where nothing was, what is right for the device; that is said."""
+def _chosen(given: Mapping[str, int | None], device: str) -> dict[str, int]:
+    """What was given, and where nothing was, what is right for the device."""
     preset = PRESET["cuda" if pick_device(device).type == "cuda" else "cpu"]
-    chosen = {n: preset[n] if value is None else value for n, value in given.items()}
-    unsaid = ("negatives",) if sampling == "siblings" else ()
-    taken = [f"{n}={chosen[n]}" for n, v in given.items() if v is None and n not in unsaid]
+    return {n: preset[n] if value is None else value for n, value in given.items()}
+
+
+def _say(taken: Sequence[str], chosen: Mapping[str, int]) -> None:
+    """What was right for the device."""
     if taken:
-        say(f"for this device: {', '.join(taken)}")
-    return chosen
+        say(f"for this device: {', '.join(f'{n}={chosen[n]}' for n in taken)}")
 
 
 def _check(given: Mapping[str, Any]) -> None:
