@@ -396,7 +396,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Another seed, another world.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Make a world whose best answer is known, train every recipe, compare them with it."""
+    """Make a world whose best answer is known, train recipes, compare them with it."""
     outcome = run_demo(out, users, items, seed)
     if as_json:
         _print_json(outcome.json())
