@@ -287,3 +287,17 @@ def test_repeats_in_what_is_excluded_count_once(fitted: sdx.Retriever) -> None:
     ids = np.repeat(np.arange(60), 3).astype(np.int32)
     hits = index.search(query, 60, filter=Filter(Ragged(np.array([0, len(ids)]), ids)))
     assert sorted(hits.ids[0].tolist()) == list(range(60, 120))
+
+
+@pytest.mark.parametrize("name", ["plt", "dtr"])
+def test_nodes_of_a_level_that_is_taken_whole_learn_too(parts: sdx.Split, name: str) -> None:
+    """A label is pulled up and all others are pushed down, where nothing was drawn."""
+    given = {"objective": "binary", "sampling": "siblings"} if name == "plt" else {"negatives": 500}
+    job = recipe(parts.train, **options("dtr", **given))
+    trainer = job.trainer(parts.train)
+    trainer.modules.train()
+    scorer: Any = job.scorer
+    before = scorer.nodes.weight.clone()
+    trainer.step(torch.arange(8))
+    first = job.parts.index.sizes[0]  # type: ignore[attr-defined]
+    assert (scorer.nodes.weight != before).any(1)[:first].all()

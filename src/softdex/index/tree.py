@@ -124,13 +124,8 @@ class Tree:
     def scores(self, seen: Any, level: int, nodes: Tensor | None = None) -> Tensor:
         """Scores (B, N) of nodes (N,) or (B, N) of a level, None: all; -inf for empty ones."""
         start, size = self.starts[level - 1], self.sizes[level - 1]
-        if nodes is None:
-            full = self.full[start : start + size]
-            scores = self.scorer(seen, slice(start, start + size))
-        else:
-            full = self.full[start + nodes]
-            scores = self.scorer(seen, start + nodes)
-        return scores.masked_fill(~full, NOWHERE)
+        ids = start + (torch.arange(size, device=self.full.device) if nodes is None else nodes)
+        return self.scorer(seen, ids).masked_fill(~self.full[ids], NOWHERE)
 
     def children(self, nodes: Tensor) -> Tensor:
         """Nodes (B, M) -> nodes (B, M * arity) of the next level."""
