@@ -1,4 +1,5 @@
-"""A training step of the trees: instances a second, memory, and where the time goes.
+"""A training step of the trees: instances a second, memory, and where the time goes; and the
+attention of one level by itself, beside the same by tensor operations.
 
 python bench/tree_step.py [items, default 3706] [negatives] [max_history] [batch_size]
 """
@@ -12,11 +13,13 @@ import numpy as np
 import torch
 
 from _harness import milliseconds, peak, report, reset_peak
+from softdex.attend import attend, attend_plain
 from softdex.interactions import Interactions
 from softdex.keys import range_keys
 from softdex.recipes.tree import tree
 
 USERS, EVENTS = 2000, 100
+DIM, UNITS = 24, 36
 GPU = torch.cuda.is_available()
 RECIPES: dict[str, dict[str, Any]] = {
     "dtr, tree": {"sampling": "tree"},
@@ -56,12 +59,35 @@ def measured(log: Interactions, options: dict[str, Any], precision: str) -> dict
     return row
 
 
+def attention(options: dict[str, Any]) -> dict[str, float]:
+    """Milliseconds of weights and their gradients, of a batch of one level."""
+    size, length = options.get("batch_size", 128), options.get("max_history", 20)
+    shape = size, options.get("negatives", 20) + 1
+    device = torch.device("cuda" if GPU else "cpu")
+
+    def random(*sizes: int) -> torch.Tensor:
+        return torch.randn(*sizes, device=device).requires_grad_()
+
+    given = [
+        random(size, length, DIM), random(size, length, UNITS), random(*shape, DIM),
+        random(DIM, UNITS), random(*shape, UNITS), random(UNITS), random(UNITS), random(), random(),
+    ]  # fmt: skip
+    real = torch.ones(size, length, dtype=torch.bool, device=device)
+    rounds = 20 if GPU else 7
+    return {
+        "compiled ms": milliseconds(lambda: attend(*given, real).sum().backward(), rounds, warm=3),
+        "by tensor operations ms": milliseconds(
+            lambda: attend_plain(*given, real).sum().backward(), rounds, warm=3
+        ),
+    }
+
+
 def main() -> None:
     items, *rest = [int(float(a)) for a in sys.argv[1:]] or [3706]
     names = ("negatives", "max_history", "batch_size")
     given = dict(zip(names, rest, strict=False))
     log = log_of(items)
-    figures = {}
+    figures: dict[str, Any] = {"attention, one level": attention(given)}
     for precision in ("float32", "bf16") if GPU else ("float32",):
         for name, options in RECIPES.items():
             figures[f"{name}, {precision}"] = measured(log, given | options, precision)

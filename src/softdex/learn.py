@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from softdex.artifact import plain
+from softdex.din import Din
 from softdex.encode.features import Tower
 from softdex.encode.table import Table
 from softdex.errors import SoftdexError, some
@@ -68,11 +69,19 @@ def learn(
         identity["start"] = None if start is None else start.info.get("data")
         identity["device"] = pick_device(made.schedule.device).type
         keeper = Keeper(folder, plain(identity), resume=resume)
-    run = Run(made, log, measure=None if valid is None else measurer(model, valid), keeper=keeper)
-    if isinstance(index := getattr(run.trainer, "index", None), Tree):
-        model.index = index  # it searches from the first epoch on
+    run = begin(model, made, log, valid, keeper=keeper)
     run.advance(made.schedule.epochs)
     return finish(model, run)
+
+
+def begin(
+    model: Retriever, made: Job, log: Interactions, valid: Holdout | None, **options: Any
+) -> Run:
+    """The run that trains a model, which it searches with and is measured by from the start on."""
+    run = Run(made, log, measure=None if valid is None else measurer(model, valid), **options)
+    if isinstance(index := getattr(run.trainer, "index", None), Tree):
+        model.index = index
+    return run
 
 
 def finish(model: Retriever, run: Run) -> Retriever:
@@ -150,6 +159,10 @@ def take_over(model: Retriever, start: Retriever) -> None:
     """Copy the vectors of the users and items that an earlier model knows, found by key."""
     if model.tower is not None or model.user_tower is not None:
         raise SoftdexError("fit: start= and features= do not go together. Leave one of them out.")
+    if isinstance(model.index.scorer, Din):
+        raise SoftdexError(
+            "fit: start= finds vectors by their keys, and the nodes of trees have none."
+        )
     keys = {"U": (model.users, start.users), "I": (model.items, start.items)}
     known = saved_tensors(start.encoder, start.index.scorer)
     copied = 0

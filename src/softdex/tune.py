@@ -14,7 +14,7 @@ from softdex import recipes
 from softdex.errors import SoftdexError
 from softdex.holdout import Holdout
 from softdex.interactions import Interactions
-from softdex.learn import METRIC, check_memory, finish, measurer
+from softdex.learn import METRIC, begin, check_memory, finish, measurer
 from softdex.options import fits, kinds
 from softdex.retrieve import Retriever, from_training
 from softdex.solve.loop import Job, Run
@@ -84,13 +84,12 @@ class _Trial:
         job = made if isinstance(made, Job) else None
         parts = made if job is None else (job.encoder, job.scorer)
         self.model = from_training(self.name, self.options, self.train, *parts)
-        measure = measurer(self.model, self.valid)
         if job is None:
-            self.score, self.epochs = measure(), 1
+            self.score, self.epochs = measurer(self.model, self.valid)(), 1
             return
         kept = -(-self.of // KEPT)  # as many are held at a time
         check_memory(self.options, kept * job.memory(self.train), self.max_memory)
-        self.run = Run(job, self.train, measure=measure, quiet=True)
+        self.run = begin(self.model, job, self.train, self.valid, quiet=True)
 
     def drop(self) -> None:
         """Let go of the tables."""

@@ -301,3 +301,15 @@ def test_nodes_of_a_level_that_is_taken_whole_learn_too(parts: sdx.Split, name: 
     trainer.step(torch.arange(8))
     first = job.parts.index.sizes[0]  # type: ignore[attr-defined]
     assert (scorer.nodes.weight != before).any(1)[:first].all()
+
+
+def test_settings_of_a_tree_can_be_searched(parts: sdx.Split) -> None:
+    given = {n: v for n, v in SMALL.items() if n != "negatives"}
+    tuned = sdx.tune("dtr", parts.train, parts.valid, settings=3, **given).model
+    assert isinstance(tuned.index, Tree)
+    assert tuned.evaluate(parts.test, 20)["recall@20"] > 0
+
+
+def test_a_tree_does_not_start_from_an_earlier_one(fitted: sdx.Retriever, parts: sdx.Split) -> None:
+    with pytest.raises(SoftdexError, match="nodes of trees"):
+        sdx.fit("dtr", parts.train, start=fitted, **options("dtr"))

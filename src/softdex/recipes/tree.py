@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,6 @@ WORDS = {
 }
 POSITIVE = ("dim", "beam", "negatives", "max_history", "min_history", "epochs", "batch_size", "lr")
 AT_LEAST_0 = ("max_instances", "room", "decay", "patience", "seed")
-UNREAD = ("negatives", "siblings")
 PRESET = {  # a CPU sees fewer and shorter things, for an answer in minutes
     "cuda": {"negatives": 70, "max_history": 69, "batch_size": 256},
     "cpu": {"negatives": 20, "max_history": 20, "batch_size": 128},
@@ -136,7 +135,7 @@ def tree(
     given = {"negatives": negatives, "max_history": max_history, "batch_size": batch_size}
     chosen = _chosen(given, device)
     _check(locals() | chosen)
-    _say([n for n in given if given[n] is None and (n, sampling) != UNREAD], chosen)
+    _say_preset({n: chosen[n] for n in given if given[n] is None}, sampling)
     draws, size = chosen["negatives"], chosen["batch_size"]
     longest = int(train.histories.lengths.max(initial=1)) - 1
     length = max(1, min(chosen["max_history"], longest))
@@ -173,10 +172,11 @@ def _chosen(given: Mapping[str, int | None], device: str) -> dict[str, int]:
     return {n: preset[n] if value is None else value for n, value in given.items()}
 
 
-def _say(taken: Sequence[str], chosen: Mapping[str, int]) -> None:
-    """What was right for the device."""
-    if taken:
-        say(f"for this device: {', '.join(f'{n}={chosen[n]}' for n in taken)}")
+def _say_preset(taken: Mapping[str, int], sampling: str) -> None:
+    """What was taken because of the device; siblings are as many as there are."""
+    words = [f"{n}={v}" for n, v in taken.items() if (n, sampling) != ("negatives", "siblings")]
+    if words:
+        say(f"for this device: {', '.join(words)}")
 
 
 def _check(given: Mapping[str, Any]) -> None:
