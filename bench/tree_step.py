@@ -66,7 +66,7 @@ def attention(options: dict[str, Any]) -> dict[str, float]:
     device = torch.device("cuda" if GPU else "cpu")
 
     def random(*sizes: int) -> torch.Tensor:
-        return torch.randn(*sizes, device=device).requires_grad_()
+        return torch.randn(sizes, device=device).requires_grad_()
 
     given = [
         random(size, length, DIM), random(size, length, UNITS), random(*shape, DIM),
