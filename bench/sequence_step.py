@@ -1,6 +1,6 @@
 """A training step of `sasrec` as the catalogue grows: all items against draws from the multi-index.
 
-python bench/sequence_step.py [items ...]
+python bench/sequence_step.py [items ...] [float32] [bf16]
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ def step(log: Interactions, options: dict[str, Any], precision: str) -> dict[str
 
 
 def main() -> None:
-    sizes = [int(float(a)) for a in sys.argv[1:]] or [10**5, 10**6, 5 * 10**6]
+    kinds = [a for a in sys.argv[1:] if a in ("float32", "bf16")]
+    sizes = [int(float(a)) for a in sys.argv[1:] if a not in kinds] or [10**5, 10**6, 5 * 10**6]
     figures = {}
     for items in sizes:
         log = log_of(items)
-        for precision in ("float32", "bf16") if GPU else ("float32",):
+        for precision in kinds or (("float32", "bf16") if GPU else ("float32",)):
             for name, options in OBJECTIVES.items():
                 figures[f"{items:,} {name} {precision}"] = step(log, options, precision)
     report(

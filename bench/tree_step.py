@@ -19,7 +19,7 @@ from softdex.keys import range_keys
 from softdex.recipes.tree import tree
 
 USERS, EVENTS = 2000, 100
-DIM, UNITS = 24, 36
+DIM, UNITS = 24, 32
 GPU = torch.cuda.is_available()
 RECIPES: dict[str, dict[str, Any]] = {
     "dtr, tree": {"sampling": "tree"},

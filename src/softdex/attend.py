@@ -14,7 +14,7 @@ import importlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -59,15 +59,18 @@ def attend(
         real: where there is an item (B, L).
 
     Returns:
-        weights (B, N, L).
+        weights (B, N, L). Where products are asked for in bf16, those of a GPU's kernel are.
     """
     given = vectors, attention, nodes, see, own, slope, weigh, bias, last_slope
-    kernels = _kernels(given)
+    short = torch.is_autocast_enabled(vectors.device.type)
+    if short:
+        given = tuple(t.float() for t in given)  # type: ignore[assignment]
+    kernels = _kernels(given, short)
     if kernels is None:
         return attend_plain(*given, real)
     if torch.is_grad_enabled() and any(t.requires_grad for t in given):
-        return _Attend.apply(*given, real)  # type: ignore[no-untyped-call]
-    return kernels[0](*given, real)
+        return _Attend.apply(kernels, *given, real)  # type: ignore[no-untyped-call]
+    return kernels.weights(*given, real)
 
 
 def attend_plain(
@@ -93,28 +96,36 @@ def attend_plain(
     return (weight * real.unsqueeze(2)).transpose(1, 2)
 
 
+class _Kernels(NamedTuple):
+    """What computes weights, and gradients of all that is given."""
+
+    weights: Callable[..., Tensor]
+    grads: Callable[..., tuple[Tensor, ...]]
+
+
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *given: Tensor) -> Tensor:
+    def forward(ctx: Any, kernels: _Kernels, *given: Tensor) -> Tensor:
         ctx.save_for_backward(*given)
-        kernels = _kernels(given[:-1])
-        assert kernels is not None
-        weights, ctx.grads = kernels
-        return weights(*given)
+        ctx.kernels = kernels
+        return kernels.weights(*given)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return *ctx.grads(grads[0], *ctx.saved_tensors), None
+        return None, *ctx.kernels.grads(grads[0], *ctx.saved_tensors), None
 
 
-def _kernels(given: tuple[Tensor, ...]) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
-    """What computes weights, and gradients of all that is given, if there is such for it."""
+def _kernels(given: tuple[Tensor, ...], short: bool) -> _Kernels | None:
+    """Those for such numbers, if there are some."""
     kinds = {(t.device.type, t.dtype) for t in given}
     if kinds in ({("cpu", torch.float32)}, {("cpu", torch.float64)}):
-        return _forward, _backward
+        return _Kernels(_forward, _backward)
     fused = _fused() if kinds == {("cuda", torch.float32)} else None
-    return (fused.forward, fused.backward) if fused is not None and fused.fits(given[3]) else None
+    if fused is None or not fused.fits(given[3]):
+        return None
+    both = fused.forward, fused.backward
+    return _Kernels(*(functools.partial(each, exact=not short) for each in both))
 
 
 @functools.cache

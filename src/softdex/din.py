@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm, prelu
+from torch.nn.functional import batch_norm, layer_norm, prelu
 
 from softdex.attend import attend
 from softdex.encode.table import Table, table_of
@@ -19,7 +19,7 @@ from softdex.encode.table import Table, table_of
 Rows = Callable[[Tensor], Tensor]
 """Item ids -> the rows of the table that stand for them, -1 for none."""
 NORMS = ("none", "layer", "batch")
-MOMENTUM, TINY = 0.01, 1e-5
+MOMENTUM, TINY = 0.1, 1e-5
 LAYERS = ("first", "second", "third")
 
 
@@ -104,10 +104,12 @@ class Din(nn.Module):
         """How many histories there are."""
         return len(query.real if isinstance(query, Seen) else query)
 
-    def seen(self, query: Tensor, rows: Rows) -> Seen:
-        """Histories (B, L) of item ids, where these rows stand for items."""
+    def seen(self, query: Tensor, *rows: Rows) -> Seen:
+        """Histories (B, L) of item ids, where these rows stand for items; where each of several
+        do, one behind the other."""
         query = query[:, -self.most :]
-        ids = torch.where(query >= 0, rows(query.clamp(min=0)), -1)
+        known, at = query >= 0, query.clamp(min=0)
+        ids = torch.cat([torch.where(known, each(at), -1) for each in rows])
         real = ids >= 0
         vectors = self.nodes(ids) * real.unsqueeze(2)
         dim, sizes = vectors.shape[2], last_windows(self.sizes, ids.shape[1])
@@ -145,12 +147,10 @@ class Din(nn.Module):
             return x
         if self.kind == "layer":
             return layer_norm(x, x.shape[-1:], scale, shift)
+        learns = self.training and torch.is_grad_enabled()
         mean, variance = stats
-        if self.training and torch.is_grad_enabled():
-            variance, mean = torch.var_mean(x, (0, 1), correction=0)
-            now = torch.stack([mean, variance]).detach()
-            stats.lerp_(now.to(stats.dtype), MOMENTUM)
-        return (x - mean) * (variance + TINY).rsqrt() * scale + shift
+        flat = batch_norm(x.flatten(0, 1), mean, variance, scale, shift, learns, MOMENTUM, TINY)
+        return flat.view_as(x)
 
 
 def random_din(
@@ -158,7 +158,7 @@ def random_din(
     dim: int,
     windows: tuple[int, ...],
     *,
-    attention: int = 36,
+    attention: int = 32,
     layers: tuple[int, int, int] = (128, 64, 24),
     norm: str = "layer",
     scale: float = 0.1,

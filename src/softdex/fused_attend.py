@@ -3,18 +3,23 @@
 """Fused attention: what `attend_plain` does, and its gradient, as GPU kernels (Triton).
 
 A program has a history and a block of nodes, whose hidden units it holds for one item of the
-history at a time. Sums over nodes and histories are sums of parts, so they never depend on the
-order in which programs end.
+history at a time. Of each item, `see` times its vector is one matrix for all nodes, the item's own
+share its last row, which a last 1 of the nodes meets. Products are of numbers in two halves. Sums
+over nodes and histories are sums of parts, so they never depend on the order in which programs end.
 """
 
 from __future__ import annotations
+
+import os
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-NODES = 16  # of a program
+NODES, WARPS = 32, 2  # of a program: each warp has 16 rows of a product
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # which knows no products of bfloat16
+HALF = tl.constexpr(tl.float32 if INTERPRETED else tl.bfloat16)
 LEAST, MOST = 16, 4096  # rows and columns that a product wants; cells of `see` that fit a program
 
 
@@ -39,30 +44,56 @@ def _first(real, length, PLACES: tl.constexpr):
 
 
 @triton.jit
+def _halves(x):
+    """A number as the sum of two that have half as many digits."""
+    high = x.to(HALF)
+    return high, (x - high.to(tl.float32)).to(HALF)
+
+
+@triton.jit
+def _product(x, x_rest, y, y_rest, EXACT: tl.constexpr):
+    """Of two matrices in halves; what their smaller halves have in common is too small to count."""
+    total = tl.dot(x, y)
+    if EXACT:
+        total = tl.dot(x_rest, y, total)
+        total = tl.dot(x, y_rest, total)
+    return total
+
+
+@triton.jit
+def _item(vectors, attention, see, at, d, a, dim: tl.constexpr, width: tl.constexpr):
+    """The vector of an item, and the matrix by which nodes meet it."""
+    v = tl.load(vectors + at * dim + d, d < dim, 0.0)
+    t = tl.load(attention + at * width + a, a < width, 0.0)
+    return v, see * v[:, None] + tl.where(d == dim, 1.0, 0.0)[:, None] * t[None, :]
+
+
+@triton.jit
 def _weights(
     vectors, attention, nodes, see, own, slope, weigh, bias, last_slope, real, out,
     count, length, EACH: tl.constexpr, dim: tl.constexpr, width: tl.constexpr,
     NODES: tl.constexpr, DEEP: tl.constexpr, WIDE: tl.constexpr, PLACES: tl.constexpr,
+    EXACT: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * NODES + tl.arange(0, NODES)
     d, a = tl.arange(0, DEEP), tl.arange(0, WIDE)
     lead = b * count if EACH else b * 0
     x = _read(nodes + lead * dim, n, d, count, dim)
+    x, x_rest = _halves(tl.where((d == dim)[None, :], 1.0, x))
     mine = _read(own + lead * width, n, a, count, width)
     seen = _read(see, d, a, dim, width)
     above = tl.load(weigh + a, a < width, 0.0)
     below = above * tl.load(slope + a, a < width, 0.0)
     base, last = tl.load(bias), tl.load(last_slope)
     for k in range(_first(real + b * length, length, PLACES), length):
-        at = b * length + k
-        v = tl.load(vectors + at * dim + d, d < dim, 0.0)
-        t = tl.load(attention + at * width + a, a < width, 0.0)
-        hidden = tl.dot(x * v[None, :], seen, input_precision="tf32x3") + mine + t[None, :]
+        _, right = _item(vectors, attention, seen, b * length + k, d, a, dim, width)
+        right, right_rest = _halves(right)
+        hidden = _product(x, x_rest, right, right_rest, EXACT) + mine
         each = tl.where(hidden > 0, above[None, :], below[None, :])
         weight = tl.sum(hidden * each, 1) + base
         weight = tl.where(weight > 0, weight, last * weight)
-        weight = tl.where(tl.load(real + at) > 0, weight, 0.0)
+        weight = tl.where(tl.load(real + b * length + k) > 0, weight, 0.0)
         tl.store(out + (b * count + n) * length + k, weight, n < count)
 
 
@@ -72,6 +103,7 @@ def _grads(
     of_vectors, of_attention, of_nodes, of_see, of_own, of_units, of_ends,
     count, length, EACH: tl.constexpr, dim: tl.constexpr, width: tl.constexpr,
     NODES: tl.constexpr, DEEP: tl.constexpr, WIDE: tl.constexpr, PLACES: tl.constexpr,
+    EXACT: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     part = b * tl.num_programs(1) + tl.program_id(1)
@@ -79,6 +111,7 @@ def _grads(
     d, a = tl.arange(0, DEEP), tl.arange(0, WIDE)
     lead = b * count if EACH else b * 0
     x = _read(nodes + lead * dim, n, d, count, dim)
+    x, x_rest = _halves(tl.where((d == dim)[None, :], 1.0, x))
     mine = _read(own + lead * width, n, a, count, width)
     seen = _read(see, d, a, dim, width)
     above = tl.load(weigh + a, a < width, 0.0)
@@ -90,10 +123,9 @@ def _grads(
     by_base, by_last = tl.zeros((NODES,), tl.float32), tl.zeros((NODES,), tl.float32)
     for k in range(_first(real + b * length, length, PLACES), length):
         at = b * length + k
-        v = tl.load(vectors + at * dim + d, d < dim, 0.0)
-        t = tl.load(attention + at * width + a, a < width, 0.0)
-        both = x * v[None, :]
-        hidden = tl.dot(both, seen, input_precision="tf32x3") + mine + t[None, :]
+        v, right = _item(vectors, attention, seen, at, d, a, dim, width)
+        right, right_rest = _halves(right)
+        hidden = _product(x, x_rest, right, right_rest, EXACT) + mine
         each = tl.where(hidden > 0, above[None, :], below[None, :])
         weight = tl.sum(hidden * each, 1) + base
         pull = tl.load(grad + (b * count + n) * length + k, n < count, 0.0)
@@ -105,12 +137,14 @@ def _grads(
         by_below += pull[:, None] * tl.where(hidden > 0, 0.0, hidden)
         turned = pull[:, None] * each
         by_own += turned
-        by_see = tl.dot(tl.trans(both), turned, by_see, input_precision="tf32x3")
-        by_both = tl.dot(turned, tl.trans(seen), input_precision="tf32x3")
-        by_x += by_both * v[None, :]
+        turned, turned_rest = _halves(turned)
+        by_x += _product(turned, turned_rest, tl.trans(right), tl.trans(right_rest), EXACT)
+        by_right = _product(tl.trans(x), tl.trans(x_rest), turned, turned_rest, EXACT)
+        by_see += by_right * v[:, None]
         here = part * length + k
-        tl.store(of_vectors + here * dim + d, tl.sum(by_both * x, 0), d < dim)
-        tl.store(of_attention + here * width + a, tl.sum(turned, 0), a < width)
+        by_item = tl.sum(tl.where((d == dim)[:, None], by_right, 0.0), 0)
+        tl.store(of_vectors + here * dim + d, tl.sum(by_right * seen, 1), d < dim)
+        tl.store(of_attention + here * width + a, by_item, a < width)
     _write(of_nodes + b * count * dim, n, d, count, dim, by_x)
     _write(of_own + b * count * width, n, a, count, width, by_own)
     _write(of_see + part * dim * width, d, a, dim, width, by_see)
@@ -122,20 +156,20 @@ def _grads(
 
 def fits(see: Tensor) -> bool:
     """Whether a program can hold what it needs, given how products are seen."""
-    return _held(see.shape[0]) * _held(see.shape[1]) <= MOST
+    return _held(see.shape[0] + 1) * _held(see.shape[1]) <= MOST
 
 
-def forward(*given: Tensor) -> Tensor:
+def forward(*given: Tensor, exact: bool = True) -> Tensor:
     """Weights (B, N, L), of what `attend` is given."""
     (size, length, _), count = given[0].shape, given[2].shape[-2]
     out = torch.zeros(size, count, length, device=given[0].device)
     grid = size, triton.cdiv(count, NODES)
     if out.numel():
-        _weights[grid](*_flat(given), out, count, length, *_shape(given))
+        _weights[grid](*_flat(given), out, count, length, *_shape(given), exact, num_warps=WARPS)
     return out
 
 
-def backward(grad: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+def backward(grad: Tensor, *given: Tensor, exact: bool = True) -> tuple[Tensor, ...]:
     """Gradients of all but the last that `attend` is given, by that of the weights."""
     vectors, _, nodes, see, _, slope, weigh, *_ = given
     (size, length, dim), count, width = vectors.shape, nodes.shape[-2], see.shape[1]
@@ -150,7 +184,7 @@ def backward(grad: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
         _grads[size, parts](
             grad.contiguous(), *_flat(given),
             of_vectors, of_attention, of_nodes, of_see, of_own, of_units, of_ends,
-            count, length, *_shape(given),
+            count, length, *_shape(given), exact, num_warps=WARPS,
         )  # fmt: skip
     above, below = of_units.sum(0)
     if nodes.ndim == 2:
@@ -170,7 +204,8 @@ def _shape(given: tuple[Tensor, ...]) -> tuple[bool | int, ...]:
     """Whether each history has its own nodes, and sizes, also of what a program holds."""
     vectors, _, nodes, see, *_ = given
     (_, length, dim), width = vectors.shape, see.shape[1]
-    return nodes.ndim == 3, dim, width, NODES, _held(dim), _held(width), _held(length)
+    held = _held(dim + 1), _held(width), _held(length)
+    return nodes.ndim == 3, dim, width, NODES, *held
 
 
 def _held(size: int) -> int:

@@ -21,7 +21,7 @@ from softdex.index.contract import Filter
 from softdex.index.tree import Tree
 from softdex.objective.layerwise import level_binary, level_softmax
 from softdex.ragged import Ragged
-from softdex.solve.tree import tree_loss
+from softdex.solve.tree import TreeLoss
 
 QUERIES, GARBAGE, SURE, WIDE = 3, 9.0, 40.0, 10.0**6
 SHAPES = {2: (3, 4), 3: (4, 3), 8: (3, 3)}  # arity: (nodes of level 1, levels)
@@ -43,8 +43,8 @@ class Table:
     def num_queries(self, query: Tensor) -> int:
         return len(query)
 
-    def seen(self, query: Tensor, rows: Callable[[Tensor], Tensor]) -> Tensor:
-        return query
+    def seen(self, query: Tensor, *rows: Callable[[Tensor], Tensor]) -> Tensor:
+        return query.repeat(len(rows), *[1] * (query.ndim - 1))
 
     def __call__(self, query: Tensor, ids: Tensor | slice) -> Tensor:
         mine = self.scores[query]
@@ -195,7 +195,7 @@ def expected(g: Grown, loss: Callable[..., Tensor], eta: np.ndarray) -> Tensor:
     users = g.query.repeat_interleave(eta.shape[1])
     items = torch.arange(eta.shape[1]).repeat(len(g.query))
     each = loss(g.tree, users, items, torch.Generator().manual_seed(0))
-    return each @ torch.from_numpy(eta).flatten()
+    return each.sum(1) @ torch.from_numpy(eta).flatten()
 
 
 def steepest(g: Grown, loss: Callable[..., Tensor], eta: np.ndarray) -> float:
@@ -359,7 +359,7 @@ def test_the_expected_softmax_of_levels_is_least_where_nodes_weigh_what_their_it
 ) -> None:
     """Eqs. 12 and 15: softmax of o = the summed eta of the leaves below, flat there and convex."""
     g = planted(seed, arity)
-    eta, loss = truth(len(g.items), seed), tree_loss("softmax", "uniform", 10**6)
+    eta, loss = truth(len(g.items), seed), TreeLoss("softmax", "uniform", 10**6)
     mass = [g.mass(row) for row in eta]
     filled(g, lambda user, level, n: math.log(mass[user][level][n]) + 0.3 * level)
     assert steepest(g, loss, eta) < 1e-12
@@ -373,7 +373,7 @@ def test_the_expected_softmax_of_levels_is_least_where_nodes_weigh_what_their_it
 def test_and_a_search_for_the_minimum_ends_there(arity: int) -> None:
     """Eqs. 12 and 15, from random scores by L-BFGS."""
     g = planted(0, arity)
-    eta, loss = truth(len(g.items), 0), tree_loss("softmax", "uniform", 10**6)
+    eta, loss = truth(len(g.items), 0), TreeLoss("softmax", "uniform", 10**6)
     free = g.scores.requires_grad_()
     search = torch.optim.LBFGS(
         [free], max_iter=120, tolerance_grad=1e-10, tolerance_change=1e-16,
@@ -412,7 +412,7 @@ def test_yes_and_no_against_the_whole_level_tells_each_node_its_own_probability(
 ) -> None:
     """Eq. 8 with all nodes: sigmoid of o = the summed eta of the leaves below."""
     g = planted(seed, arity)
-    eta, loss = truth(len(g.items), seed), tree_loss("binary", "uniform", 10**6)
+    eta, loss = truth(len(g.items), seed), TreeLoss("binary", "uniform", 10**6)
     mass = [g.mass(row) for row in eta]
     filled(g, lambda user, level, n: logit(mass[user][level][n]))
     assert steepest(g, loss, eta) < 1e-12
@@ -429,7 +429,7 @@ def test_yes_and_no_against_siblings_makes_the_product_along_a_path_its_probabil
     """Probabilistic label trees: the sigmoid of a node is its probability given its parent, the
     product of them along a path is eta of the leaf, and so it is found."""
     g = planted(seed, arity, product=True)
-    eta, loss = truth(len(g.items), seed), tree_loss("binary", "siblings", negatives)
+    eta, loss = truth(len(g.items), seed), TreeLoss("binary", "siblings", negatives)
     mass = [g.mass(row) for row in eta]
 
     def given_parent(user: int, level: int, n: int) -> float:
@@ -456,7 +456,7 @@ def test_yes_and_no_against_siblings_equals_the_loop(seed: int, arity: int) -> N
     g = planted(seed, arity)
     items = torch.tensor(list(g.items))
     users = torch.arange(len(items)) % QUERIES
-    ours = tree_loss("binary", "siblings", 0)(g.tree, users, items, torch.Generator())
+    ours = TreeLoss("binary", "siblings", 0)(g.tree, users, items, torch.Generator()).sum(1)
     for row, (user, item) in enumerate(zip(users.tolist(), items.tolist(), strict=True)):
         total = 0.0
         for level, here in enumerate(g.nodes):
@@ -501,7 +501,7 @@ def test_where_a_walk_is_the_softmax_every_draw_off_the_target_gives_the_full_lo
     users = g.query.repeat(len(g.items))
     walks = torch.Generator().manual_seed(seed)
     paths = g.tree.walk(users, n, generator=walks, to=items)
-    ours = tree_loss("softmax", "tree", n)(g.tree, users, items, walks.manual_seed(seed))
+    ours = TreeLoss("softmax", "tree", n)(g.tree, users, items, walks.manual_seed(seed)).sum(1)
     sampled, alone = 0, 0
     for row, (user, item) in enumerate(zip(users.tolist(), items.tolist(), strict=True)):
         losses = full_loss(g, user, item)
@@ -525,14 +525,14 @@ def test_for_any_scores_the_sampled_softmax_tends_to_the_full_one(sampling: str)
     draw = torch.Generator().manual_seed(1)
     users = torch.randint(10, (rows,), generator=draw)
     items = torch.randint(len(places), (rows,), generator=draw)
-    whole = tree_loss("softmax", "uniform", 10**6)(g.tree, users, items, draw)
+    whole = TreeLoss("softmax", "uniform", 10**6)(g.tree, users, items, draw).sum(1)
     for row in range(3):
         losses = full_loss(g, int(users[row]), int(items[row]))
         assert whole[row].item() == pytest.approx(sum(losses) / depth, rel=1e-12)
     errors = []
     for n in (6, 24, 96, 384):
         assert n + 1 < roots  # no level is taken whole
-        off = tree_loss("softmax", sampling, n)(g.tree, users, items, draw) - whole
+        off = TreeLoss("softmax", sampling, n)(g.tree, users, items, draw).sum(1) - whole
         errors.append(off.square().mean().sqrt().item())
     for more, less in zip(errors[1:], errors, strict=False):
         assert more < 0.65 * less

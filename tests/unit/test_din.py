@@ -94,6 +94,15 @@ def test_items_that_stand_for_no_row_are_not_read() -> None:
     assert torch.allclose(scorer(seen, torch.arange(ROWS)), scorer(without, torch.arange(ROWS)))
 
 
+def test_several_levels_see_a_history_as_each_would_alone() -> None:
+    scorer = made()
+    levels = [lambda ids: ids, lambda ids: ids // 2, lambda ids: torch.where(ids == 1, -1, 0)]
+    both = scorer.seen(history(), *levels)
+    alone = [scorer.seen(history(), level) for level in levels]
+    for part, parts in zip(both, zip(*alone, strict=True), strict=True):
+        assert torch.equal(part, torch.cat(parts))
+
+
 def test_batch_norm_learns_in_training_alone_and_is_fixed_while_nodes_are_drawn() -> None:
     scorer = made("batch").train()
     before = scorer.first_stats.clone()

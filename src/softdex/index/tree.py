@@ -36,8 +36,9 @@ class NodeScorer(Protocol):
         """How many queries there are."""
         ...
 
-    def seen(self, query: Any, rows: Callable[[Tensor], Tensor]) -> Any:
-        """The query as a level sees it, where these rows stand for items."""
+    def seen(self, query: Any, *rows: Callable[[Tensor], Tensor]) -> Any:
+        """Queries as a level sees them, where these rows stand for items; as each of several
+        levels does, one behind the other."""
         ...
 
     def __call__(self, query: Any, ids: Tensor | slice) -> Tensor:
@@ -117,15 +118,20 @@ class Tree:
 
         return found
 
-    def seen(self, query: Any, level: int) -> Any:
-        """The query as this level sees it."""
-        return self.scorer.seen(query, self.rows(level))
+    def seen(self, query: Any, *levels: int) -> Any:
+        """Queries as this level sees them; as each of several does, one behind the other."""
+        return self.scorer.seen(query, *map(self.rows, levels))
 
     def scores(self, seen: Any, level: int, nodes: Tensor | None = None) -> Tensor:
         """Scores (B, N) of nodes (N,) or (B, N) of a level, None: all; -inf for empty ones."""
         start, size = self.starts[level - 1], self.sizes[level - 1]
-        ids = start + (torch.arange(size, device=self.full.device) if nodes is None else nodes)
-        return self.scorer(seen, ids).masked_fill(~self.full[ids], NOWHERE)
+        return self.row_scores(
+            seen, start + (torch.arange(size, device=self.full.device) if nodes is None else nodes)
+        )
+
+    def row_scores(self, seen: Any, rows: Tensor) -> Tensor:
+        """Scores (B, N) of nodes given as rows of the scorer's table; -inf for empty ones."""
+        return self.scorer(seen, rows).masked_fill(~self.full[rows], NOWHERE)
 
     def children(self, nodes: Tensor) -> Tensor:
         """Nodes (B, M) -> nodes (B, M * arity) of the next level."""
@@ -165,7 +171,7 @@ class Tree:
             else:
                 parents = torch.cat([node, own.unsqueeze(1) // self.arity], 1)
                 local = self._local(seen, level, parents)
-                at = _chosen(local[:, :n].flatten(0, 1), 1, generator).view(len(node), n)
+                at = _one_of(local[:, :n], generator)
                 node = node * self.arity + at
                 logq = logq + local[:, :n].gather(2, at.unsqueeze(2)).squeeze(2)
                 mine = mine + local[:, n].gather(1, own.unsqueeze(1) % self.arity)
@@ -430,6 +436,13 @@ def _slots(tree: Tree, exclude: Ragged, here: Tensor) -> Tensor:
     slot = torch.where((slot >= 0) & here[slot.clamp(min=0)], slot, out).sort(1).values
     again = pad(slot[:, 1:] == slot[:, :-1], (1, 0))
     return torch.where(again, out, slot).sort(1).values.contiguous()
+
+
+def _one_of(logp: Tensor, generator: torch.Generator | None) -> Tensor:
+    """One of few columns (B, M) drawn by log-probabilities (B, M, C)."""
+    cdf = logp.exp().movedim(2, 0).contiguous().cumsum(0)
+    point = torch.rand(cdf.shape[1:], generator=generator, dtype=cdf.dtype, device=cdf.device)
+    return torch.minimum((cdf <= point * cdf[-1]).sum(0), (cdf < cdf[-1]).sum(0))
 
 
 def _chosen(logp: Tensor, n: int, generator: torch.Generator | None) -> Tensor:

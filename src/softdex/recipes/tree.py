@@ -21,7 +21,7 @@ from softdex.solve import loop
 from softdex.solve.feed import Reading
 from softdex.solve.loop import Schedule, pick_device
 from softdex.solve.sgd import Composition, Job, Settings
-from softdex.solve.tree import SAMPLINGS, categories, tree_loss
+from softdex.solve.tree import SAMPLINGS, TreeLoss, categories
 from softdex.tables import say
 
 ABOUT = {
@@ -154,7 +154,7 @@ def tree(
         torch.tensor(float(beam), dtype=torch.float64),
         torch.tensor(sampling == "siblings"),
     )
-    loss = tree_loss(objective, sampling, draws)
+    loss = TreeLoss(objective, sampling, draws)
     reading = Reading(length, min_history, windows == "last", max_instances)
     parts = Composition(
         Recent(torch.tensor(length)), scorer, index, loss, draws * shape.depth, proposes=False,

@@ -187,11 +187,12 @@ class Windows:
         self.length, self.size = reading.length, len(found)
 
     def batch(self, at: Tensor, generator: torch.Generator) -> Batch:
-        """The items of these numbers; users are histories (B, L)."""
+        """The items of these numbers; users are histories (B, L), weights (B, 1)."""
         end, weight = self.at[at].unsqueeze(1), self.weight[at]
         place = end - self.length + torch.arange(self.length, device=at.device)
         history = torch.where(place >= self.begin[at, None], self.ids[place.clamp(min=0)], -1)
-        return Batch(history, self.ids[end[:, 0]], weight / weight.sum().clamp(min=TINY))
+        weight = weight / weight.sum().clamp(min=TINY)
+        return Batch(history, self.ids[end[:, 0]], weight.unsqueeze(1))
 
 
 def in_time(log: Interactions, column: np.ndarray) -> np.ndarray:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 import torch
@@ -9,19 +12,19 @@ from torch import Tensor
 
 from softdex.errors import SoftdexError, choose
 from softdex.index.contract import Index
-from softdex.index.tree import Tree
+from softdex.index.tree import Level, Path, Tree
 from softdex.interactions import Interactions
 from softdex.objective.layerwise import level_binary, level_softmax
 from softdex.objective.sampled import sampled_softmax
-from softdex.solve.compose import Loss
 
 SAMPLINGS = ("tree", "uniform", "siblings")
 
 
-def tree_loss(objective: str, sampling: str, negatives: int) -> Loss:
-    """The sum of the losses of all levels of a tree, over their number.
+@dataclass(frozen=True)
+class TreeLoss:
+    """The losses of all levels of a tree, each over their number.
 
-    Args:
+    Attributes:
         objective: of each level, `softmax` or `binary`.
         sampling: what labels stand against: the nodes that walks come by (`tree`), any nodes of
             the level (`uniform`), or those of the same parent (`siblings`; on the first level
@@ -30,46 +33,72 @@ def tree_loss(objective: str, sampling: str, negatives: int) -> Loss:
             many as there are.
     """
 
-    def loss(index: Index, query: Tensor, target: Tensor, generator: torch.Generator) -> Tensor:
-        assert isinstance(index, Tree)
-        slot, losses = index.slot_of[target], []
-        paths = index.walk(query, negatives, generator=generator, to=target) if walks else []
-        for level in range(1, index.depth + 1):
-            own = slot // index.width(level)
-            seen, size = index.seen(query, level), index.sizes[level - 1]
-            if level == 1 if sampling == "siblings" else size <= negatives + 1:
-                losses.append(whole(index.scores(seen, level), own))
-                continue
-            if walks:
-                drawn, logq = paths[level - 1].draws
-                own_logq = paths[level - 1].logq
-            elif sampling == "siblings":
-                drawn = index.children(own.unsqueeze(1) // index.arity)
-            else:
-                shape, living = (len(own), negatives), index.living[level - 1]
-                drawn = torch.randint(size, shape, generator=generator, device=own.device)
-                logq = torch.full(shape, -np.log(living), device=own.device)
-                own_logq = logq[:, 0]
-            both = torch.cat([own.unsqueeze(1), drawn], 1)
-            scores = index.scores(seen, level, both)
-            pos, neg = scores[:, :1], scores[:, 1:]
-            hit = (drawn == own.unsqueeze(1)) | (neg == -torch.inf)
-            if objective == "binary":
-                losses.append(level_binary(pos[:, 0], neg, hit))
-            else:
-                losses.append(sampled_softmax(pos[:, 0], neg, logq, own_logq, hit))
-        return torch.stack(losses).mean(0)
+    objective: str
+    sampling: str
+    negatives: int
 
-    def whole(scores: Tensor, own: Tensor) -> Tensor:
+    def __call__(
+        self, index: Index, query: Tensor, target: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Losses (B, levels) of items (B,) for histories (B, L)."""
+        assert isinstance(index, Tree)
+        slot, levels = index.slot_of[target], range(1, index.depth + 1)
+        losses, some, against = [], [], []
+        paths = []
+        if self.sampling == "tree":
+            paths = index.walk(query, self.negatives, generator=generator, to=target)
+        for level in levels:  # the first ones are the smallest
+            own = slot // index.width(level)
+            if self._is_whole(index, level):
+                losses.append(self._whole(index.scores(index.seen(query, level), level), own))
+            else:
+                some.append(level)
+                against.append(
+                    paths[level - 1] if paths else self._drawn(index, level, own, generator)
+                )
+        if some:
+            losses.append(self._some(index, query, some, against))
+        return torch.cat(losses).view(index.depth, -1).T / index.depth
+
+    def _is_whole(self, index: Tree, level: int) -> bool:
+        if self.sampling == "siblings":
+            return level == 1
+        return index.sizes[level - 1] <= self.negatives + 1
+
+    def _drawn(self, index: Tree, level: int, own: Tensor, generator: torch.Generator) -> Path:
+        """What the label of a level stands against, and the log-probability of each."""
+        if self.sampling == "siblings":
+            nodes = index.children(own.unsqueeze(1) // index.arity)
+        else:
+            size, shape = index.sizes[level - 1], (len(own), self.negatives)
+            nodes = torch.randint(size, shape, generator=generator, device=own.device)
+        logq = torch.full(nodes.shape, -math.log(index.living[level - 1]), device=own.device)
+        return Path(Level(nodes, logq), own, logq[:, 0])
+
+    def _some(self, index: Tree, query: Tensor, levels: list[int], against: list[Path]) -> Tensor:
+        """Losses of these levels one behind the other: each is a batch of its own."""
+        rows = torch.cat(
+            [
+                torch.cat([own.unsqueeze(1), drawn.nodes], 1) + index.starts[level - 1]
+                for level, (drawn, own, _) in zip(levels, against, strict=True)
+            ]
+        )
+        scores = index.row_scores(index.seen(query, *levels), rows)
+        pos, neg = scores[:, 0], scores[:, 1:]
+        hit = (rows[:, 1:] == rows[:, :1]) | (neg == -torch.inf)
+        if self.objective == "binary":
+            return level_binary(pos, neg, hit)
+        logq = torch.cat([path.draws.values for path in against])
+        return sampled_softmax(pos, neg, logq, torch.cat([path.logq for path in against]), hit)
+
+    def _whole(self, scores: Tensor, own: Tensor) -> Tensor:
+        """Loss of a level against all its other nodes."""
         pos = scores.gather(1, own.unsqueeze(1))
-        if objective == "softmax":
+        if self.objective == "softmax":
             return level_softmax(pos[:, 0], scores)
         nodes = torch.arange(scores.shape[1], device=own.device)
         hit = (nodes == own.unsqueeze(1)) | (scores == -torch.inf)
         return level_binary(pos[:, 0], scores, hit)
-
-    walks = sampling == "tree"
-    return loss
 
 
 def categories(train: Interactions, column: str) -> np.ndarray:
