@@ -27,18 +27,19 @@ def level_softmax(pos: Tensor, scores: Tensor) -> Tensor:
     return scores.clamp(min=FLOOR).logsumexp(1) - pos
 
 
-def level_binary(pos: Tensor, neg: Tensor, hit: Tensor) -> Tensor:
+def level_binary(pos: Tensor, neg: Tensor, hit: Tensor, label: Tensor | float = 1.0) -> Tensor:
     """Is this node the label's, yes or no, of the label and of the others, summed.
 
-        loss_b = -log sigmoid(o_y) - sum_n log(1 - sigmoid(o_n))
+        loss_b = -z log sigmoid(o_y) - (1 - z) log(1 - sigmoid(o_y)) - sum_n log(1 - sigmoid(o_n))
 
     Args:
         pos: scores of the labels (B,).
         neg: scores of other nodes (B, N).
         hit: where such a node is the label, or empty (B, N).
+        label: z, what the label counts (B,): of 0 it is like the others.
 
     Returns:
         loss (B,). With all siblings of the path as the others, the product of the sigmoids along a
         path is the probability of its node (probabilistic label trees).
     """
-    return softplus(-pos) + (softplus(neg.clamp(min=FLOOR)) * ~hit).sum(1)
+    return softplus(pos) - label * pos + (softplus(neg.clamp(min=FLOOR)) * ~hit).sum(1)

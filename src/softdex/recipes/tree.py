@@ -10,16 +10,20 @@ import torch
 
 from softdex.din import NORMS, random_din, windows_of
 from softdex.encode.history import Recent
+from softdex.encode.sequence import Sequence
 from softdex.errors import SoftdexError, choose
-from softdex.index import tree_build
+from softdex.index import tree_build, tree_learn
 from softdex.index.tree import Tree
 from softdex.interactions import Interactions
 from softdex.options import at_least, within
 from softdex.recipes.rg import rg
 from softdex.recipes.sequence import sequence
+from softdex.retrieve import load
 from softdex.solve import loop
 from softdex.solve.feed import Reading
 from softdex.solve.loop import Schedule, pick_device
+from softdex.solve.rectify import KINDS, Estimate, Rectify, estimate_by
+from softdex.solve.relearn import BY, Rounds
 from softdex.solve.sgd import Composition, Job, Settings
 from softdex.solve.tree import SAMPLINGS, TreeLoss, categories
 from softdex.tables import say
@@ -27,31 +31,50 @@ from softdex.tables import say
 ABOUT = {
     "dtr": "A tree of items searched by a beam, each level trained by a sampled softmax.",
     "tdm": "A tree of items searched by a beam, each level trained by yes and no.",
+    "jtm": "As tdm, and items move to the leaves whose paths suit them, round after round.",
+    "otm": "A tree searched by a beam, trained on the nodes that the beam looks at.",
     "plt": "A tree of items, the probability of a leaf a product of yes and no along its path.",
     "din": "Every item is scored by attention to the history: what the trees stand in for.",
     "tree": "What all of these are variants of, with every option.",
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "dtr": {"objective": "softmax"},
-    "tdm": {"objective": "binary", "sampling": "uniform", "negatives": 6},
+    "tdm": {"objective": "binary", "sampling": "uniform", "negatives": 6, "relearn": "cluster"},
+    "jtm": {
+        "objective": "binary",
+        "sampling": "uniform",
+        "negatives": 6,
+        "relearn": "binary",
+        "rounds": 2,
+    },
+    "otm": {"objective": "binary", "sampling": "beam"},
     "plt": {"objective": "binary", "sampling": "siblings"},
     "din": {"sampling": "uniform", "leaves": "none"},
 }
+ROUNDS = ("rounds", "relearn", "gap", "deal", "per_item", "move", "restart")
+LABELS = ("rectify", "normalise", "estimator", "warm_up")
 FIXED = {
-    "dtr": ("objective",),
-    "tdm": ("objective", "sampling"),
-    "plt": ("objective", "sampling", "negatives"),
-    "din": ("sampling", "leaves", "category", "arity", "beam", "room"),
+    "dtr": ("objective", "relearn"),
+    "tdm": ("objective", "sampling", "relearn", "gap", "deal", "per_item", *LABELS),
+    "jtm": ("objective", "sampling", "relearn", *LABELS),
+    "otm": ("objective", "sampling", *LABELS),
+    "plt": ("objective", "sampling", "negatives", *LABELS),
+    "din": ("sampling", "leaves", "category", "arity", "beam", "room", *ROUNDS, *LABELS),
 }
 SPACE = {"lr": (0.0005, 0.005), "negatives": [20, 70], "sampling": ["tree", "uniform"]}
 SPACES = {
     "tdm": {"lr": (0.0005, 0.005), "negatives": [3, 6, 20]},
+    "jtm": {"lr": (0.002, 0.02), "negatives": [3, 6, 20]},
+    "otm": {"lr": (0.002, 0.02)},
     "plt": {"lr": (0.0005, 0.005)},
     "din": {"lr": (0.0005, 0.005), "negatives": [20, 70]},
 }
 READ_BY = {
     "category": ("leaves", ("category",)),
-    "negatives": ("sampling", ("tree", "uniform")),
+    "negatives": ("sampling", ("tree", "uniform", "beam")),
+    "normalise": ("rectify", ("path", "child")),
+    "estimator": ("rectify", ("path", "child")),
+    "warm_up": ("rectify", ("path", "child")),
 }
 LEAVES = ("sequence", "factors", "category", "random", "none")
 WORDS = {
@@ -61,9 +84,15 @@ WORDS = {
     "windows": ("all", "last"),
     "norm": NORMS,
     "precision": ("float32", "bf16"),
+    "relearn": BY,
+    "deal": tree_learn.RULES,
+    "rectify": KINDS,
 }
-POSITIVE = ("dim", "beam", "negatives", "max_history", "min_history", "epochs", "batch_size", "lr")
-AT_LEAST_0 = ("max_instances", "room", "decay", "patience", "seed")
+POSITIVE = (
+    "dim", "beam", "negatives", "max_history", "min_history", "epochs", "batch_size", "lr",
+    "rounds", "gap", "per_item",
+)  # fmt: skip
+AT_LEAST_0 = ("max_instances", "room", "decay", "patience", "seed", "warm_up")
 PRESET = {  # a CPU sees fewer and shorter things, for an answer in minutes
     "cuda": {"negatives": 70, "max_history": 69, "batch_size": 256},
     "cpu": {"negatives": 20, "max_history": 20, "batch_size": 128},
@@ -87,6 +116,17 @@ def tree(
     min_history: int = 1,
     windows: str = "all",
     max_instances: int = 0,
+    rounds: int = 1,
+    relearn: str = "softmax",
+    gap: int = 7,
+    deal: str = "auction",
+    per_item: int = 64,
+    move: bool = True,
+    restart: bool = False,
+    rectify: str = "none",
+    normalise: bool = False,
+    estimator: str | None = None,
+    warm_up: int = 0,
     epochs: int = 5,
     batch_size: int | None = None,
     lr: float = 0.002,
@@ -121,6 +161,19 @@ def tree(
         min_history: an item is trained on if so many stand before it.
         windows: `all` items of a history are to be found from those before, or the `last`.
         max_instances: at most so many of these, drawn at random; 0: all.
+        rounds: parts of the training; between two of them items move to better leaves.
+        relearn: what says which are better: the `softmax` or the `binary` scores of nodes for the
+            histories that items were found after, or a `cluster` of the leaves' vectors.
+        gap: levels that items are dealt out over at a time.
+        deal: `auction`, near the best there is, or the papers' `greedy`.
+        per_item: histories of an item that are asked, at most.
+        move: the vectors of leaves move with their items.
+        restart: each round begins with the full learning rate.
+        rectify: which labels count: all (`none`), those of an ancestor under which nothing is
+            likelier than the item (`path`), or where it lies under the likelier child (`child`).
+        normalise: labels of a level are divided so that they sum to 1.
+        estimator: a saved `sasrec` that says what is likelier; None: a quickly trained one.
+        warm_up: epochs with all labels first.
         epochs: at most so many passes over them.
         batch_size: of them in a step; None: 256 on a GPU, 128 on a CPU.
         lr: learning rate.
@@ -141,7 +194,12 @@ def tree(
     length = max(1, min(chosen["max_history"], longest))
     widest = max(beam, train.num_items) if leaves == "none" else beam
     shape = tree_build.shape_for(train.num_items, arity, widest, room)
-    order = _order(train, leaves, shape, category, seed, device)
+    quick: dict[str, Any] = {}
+    order = _order(train, leaves, shape, category, seed, device, quick)
+    labels = None
+    if rectify != "none":
+        estimate = _estimate(train, estimator, seed, device, quick)
+        labels = Rectify(rectify, estimate, normalise, warm_up)
     generator = torch.Generator().manual_seed(seed)
     rows = sum(shape.level_sizes)
     scorer = random_din(rows, dim, windows_of(length), norm=norm, generator=generator)
@@ -156,13 +214,16 @@ def tree(
     )
     loss = TreeLoss(objective, sampling, draws)
     reading = Reading(length, min_history, windows == "last", max_instances)
+    every = -(-epochs // rounds)
+    learning = Rounds(every, relearn, per_item, gap, deal, move) if rounds > 1 else None
     parts = Composition(
         Recent(torch.tensor(length)), scorer, index, loss, draws * shape.depth, proposes=False,
-        shared=False, reading=reading,
+        shared=False, reading=reading, rounds=learning, rectify=labels,
     )  # fmt: skip
     settings = Settings(
-        size, lr, decay, seed, precision, lr_end=lr_end, epochs=epochs, per_row=per_row
-    )
+        size, lr, decay, seed, precision, lr_end=lr_end, per_row=per_row,
+        epochs=every if restart else epochs,
+    )  # fmt: skip
     return Job(parts, settings, Schedule(epochs, patience, device))
 
 
@@ -185,8 +246,14 @@ def _check(given: Mapping[str, Any]) -> None:
         choose("tree", name, given[name], known)
     within("tree", given, positive=POSITIVE, at_least_0=AT_LEAST_0, from_0_to_1=("lr_end",))
     at_least("tree", 2, arity=given["arity"])
-    if given["sampling"] == "siblings" and given["objective"] == "softmax":
-        raise SoftdexError("tree: siblings are for objective='binary'. Use sampling='tree'.")
+    if given["sampling"] in ("siblings", "beam") and given["objective"] == "softmax":
+        raise SoftdexError(
+            f"tree: {given['sampling']} is for objective='binary'. Use sampling='tree'."
+        )
+    if given["rounds"] > given["epochs"]:
+        raise SoftdexError(
+            f"tree: {given['rounds']} rounds need as many epochs, got {given['epochs']}."
+        )
     if given["leaves"] == "category" and given["category"] is None:
         raise SoftdexError("tree: leaves='category' needs category=, a column of the item table.")
 
@@ -198,8 +265,9 @@ def _order(
     category: str | None,
     seed: int,
     device: str,
+    quick: dict[str, Any],
 ) -> np.ndarray:
-    """Items in the order of their leaves."""
+    """Items in the order of their leaves; a model that is trained for it is kept in `quick`."""
     if how == "none":
         return np.arange(train.num_items)
     if how == "random":
@@ -210,11 +278,42 @@ def _order(
     say(f"vectors of a quick {how} model first, for the leaves")
     if how == "factors":
         job: Any = rg(train, dim=64, epochs=4, seed=seed, device=device)
+        loop.train(job, train)
     else:
+        job = _sequence_model(train, seed, device, quick)
+    vectors = job.scorer.items.weight.detach().float().cpu().numpy()
+    return tree_build.by_vectors(vectors, shape, seed=seed)
+
+
+def _sequence_model(train: Interactions, seed: int, device: str, quick: dict[str, Any]) -> Any:
+    """A quickly trained `sasrec`, once."""
+    if "sequence" not in quick:
         job = sequence(
             train, dim=64, max_history=50, epochs=8, lr=0.003, patience=0, seed=seed,
             objective="ssm", index="uniform", negatives=1000, device=device,
         )  # fmt: skip
-    loop.train(job, train)
-    vectors = job.scorer.items.weight.detach().float().cpu().numpy()
-    return tree_build.by_vectors(vectors, shape, seed=seed)
+        loop.train(job, train)
+        quick["sequence"] = job
+    return quick["sequence"]
+
+
+def _estimate(
+    train: Interactions, path: str | None, seed: int, device: str, quick: dict[str, Any]
+) -> Estimate:
+    """What says how likely items are."""
+    if path is None:
+        if "sequence" not in quick:
+            say("a quick sequence model first, to rectify labels")
+        job = _sequence_model(train, seed, device, quick)
+        return estimate_by(job.encoder.eval(), job.scorer.eval())
+    model = load(path)
+    encoder: Any = model.encoder
+    scorer: Any = model.index.scorer
+    if not isinstance(encoder, Sequence):
+        raise SoftdexError(f"tree: estimator={path!r} is {model.recipe}. Give a saved sasrec.")
+    if model.items.sha256 != train.items.sha256:
+        raise SoftdexError(
+            f"tree: estimator={path!r} knows other items than the log. Fit it on it."
+        )
+    where = pick_device(device)
+    return estimate_by(encoder.to(where).eval(), scorer.to(where).eval())

@@ -158,7 +158,8 @@ class Reading(NamedTuple):
 
 class Windows:
     """Batches of items to be found, each with the items before it at the right of a row, -1 before
-    the history's beginning."""
+    the history's beginning. `labels` (N, J), if there are some, say what each level of a tree
+    counts."""
 
     def __init__(
         self, log: Interactions, reading: Reading, seed: int, device: torch.device
@@ -185,14 +186,22 @@ class Windows:
         )
         self.weight = torch.from_numpy(np.asarray(weight[found], np.float32)).to(device)
         self.length, self.size = reading.length, len(found)
+        self.labels: Tensor | None = None
 
     def batch(self, at: Tensor, generator: torch.Generator) -> Batch:
-        """The items of these numbers; users are histories (B, L), weights (B, 1)."""
-        end, weight = self.at[at].unsqueeze(1), self.weight[at]
+        """The items of these numbers; users are histories (B, L), weights (B, 1) or (B, J)."""
+        weight = self.weight[at].unsqueeze(1)
+        weight = weight / weight.sum().clamp(min=TINY)
+        if self.labels is not None:
+            weight = weight * self.labels[at]
+        return Batch(*self.instances(at), weight)
+
+    def instances(self, at: Tensor) -> tuple[Tensor, Tensor]:
+        """The histories (B, L) and items (B,) of these numbers."""
+        end = self.at[at].unsqueeze(1)
         place = end - self.length + torch.arange(self.length, device=at.device)
         history = torch.where(place >= self.begin[at, None], self.ids[place.clamp(min=0)], -1)
-        weight = weight / weight.sum().clamp(min=TINY)
-        return Batch(history, self.ids[end[:, 0]], weight.unsqueeze(1))
+        return history, self.ids[end[:, 0]]
 
 
 def in_time(log: Interactions, column: np.ndarray) -> np.ndarray:

@@ -27,6 +27,8 @@ from softdex.solve.compose import Loss
 from softdex.solve.feed import TINY, Events, Histories, Reading, Sequences, Windows
 from softdex.solve.loop import Probe, Progress, Schedule, pick_device
 from softdex.solve.probe import proposal_report
+from softdex.solve.rectify import Rectify, labels_of
+from softdex.solve.relearn import Rounds, relearn
 from softdex.solve.replay import Replay
 from softdex.solve.rowwise import RowAdam
 from softdex.tables import say
@@ -46,7 +48,8 @@ class Composition:
     with up to so many of their items, which are both what the encoder reads and what it should
     find: all of them at once, or if `ordered` each from those before it. Of these queries `rows`
     are trained on in a step, 0: all. With `reading` a step takes items with the histories before
-    them, which are the query as they are.
+    them, which are the query as they are. `rounds` says when the tree is learned anew, `rectify`
+    what labels count on it.
     """
 
     encoder: nn.Module
@@ -60,6 +63,8 @@ class Composition:
     ordered: bool = False
     rows: int = 0
     reading: Reading | None = None
+    rounds: Rounds | None = None
+    rectify: Rectify | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Settings:
     Attributes:
         batch_size, lr, decay: of each step; `decay` shrinks touched rows by lr * decay.
         lr_end: what of `lr` is left in the last epoch; it falls evenly from the first on.
-        epochs: in which it falls.
+        epochs: in which it falls; after these it starts anew.
         seed: decides initial vectors, order and draws.
         precision: "float32", or "bf16" for the matrix products.
         refit_every: steps after which the index follows the scorer; 0 never.
@@ -135,7 +140,10 @@ class Job(NamedTuple):
         return copies * weights + past + 24 * len(log) + 4 * (5 * batch * draws + 6 * rows * dim)
 
     def probe(self, log: Interactions, trainer: Any) -> Probe | None:
-        """How good the proposal is; a full softmax has none to report on."""
+        """How good the proposal is; a full softmax has none to report on. Of trees, what learning
+        them came to."""
+        if self.parts.rounds is not None:
+            return lambda: trainer.learned
         if self.parts.draws == 0 or not self.parts.proposes:
             return None
         most = max(1, min(PROBE_USERS, len(log), PROBE_CELLS // log.num_items))
@@ -185,6 +193,7 @@ class Trainer:
         self.generator = torch.Generator(device).manual_seed(settings.seed + 1)
         self.total = torch.zeros((), dtype=torch.float64, device=device)
         self.replay = Replay(self.generator) if on_gpu else None
+        self.learned: dict[str, float] = {}
 
     def read(self, log: Interactions) -> None:
         """Take the events of a log to the device."""
@@ -251,8 +260,11 @@ class Trainer:
     def _run_epoch(self, progress: Progress, pause: Callable[[], None]) -> float:
         a_epoch = -(-self.feed.size // self.settings.batch_size)
         every, lr_end = self.settings.refit_every, self.settings.lr_end
-        done = progress.epoch / max(1, self.settings.epochs - 1)
-        self.lr.fill_(self.settings.lr * (1 - (1 - lr_end) * min(1.0, done)))
+        if self.parts.reading is not None:
+            self._prepare_tree(progress)
+        falls = self.settings.epochs
+        done = progress.epoch % falls / max(1, falls - 1)
+        self.lr.fill_(self.settings.lr * (1 - (1 - lr_end) * done))
         for at in _batches(self.feed.size, progress, self.settings, self.device):
             whole = len(at) == self.settings.batch_size
             if self.replay is not None and whole:
@@ -266,6 +278,24 @@ class Trainer:
         loss = float(self.total) / max(1, progress.step)
         self.total.zero_()
         return loss
+
+    def _prepare_tree(self, progress: Progress) -> None:
+        """Learn the tree at the beginning of a round, and the labels on it where they are needed.
+
+        A run that is carried on inside an epoch has the tree already."""
+        tree, feed, rounds, rectify = self.index, self.feed, self.parts.rounds, self.parts.rectify
+        assert isinstance(tree, Tree)
+        assert isinstance(feed, Windows)
+        starts = rounds is not None and progress.epoch > 0 and progress.epoch % rounds.every == 0
+        self.learned = {}
+        if starts and progress.step == 0 and rounds is not None:
+            self.modules.eval()
+            self.learned = relearn(tree, feed, self.optimizers[0], rounds, self.generator)
+            self.modules.train()
+        due = rectify is not None and progress.epoch >= rectify.after
+        if rectify is not None and due and (starts or feed.labels is None):
+            feed.labels = labels_of(tree, feed, rectify)
+            self.replay = None if self.replay is None else Replay(self.generator)
 
     @torch.no_grad()
     def served(self) -> Index | None:

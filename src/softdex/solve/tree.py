@@ -17,7 +17,7 @@ from softdex.interactions import Interactions
 from softdex.objective.layerwise import level_binary, level_softmax
 from softdex.objective.sampled import sampled_softmax
 
-SAMPLINGS = ("tree", "uniform", "siblings")
+SAMPLINGS = ("tree", "uniform", "siblings", "beam")
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,13 @@ class TreeLoss:
     Attributes:
         objective: of each level, `softmax` or `binary`.
         sampling: what labels stand against: the nodes that walks come by (`tree`), any nodes of
-            the level (`uniform`), or those of the same parent (`siblings`; on the first level
-            all).
+            the level (`uniform`), those of the same parent (`siblings`), or those that a beam
+            search looks at (`beam`). The first level is taken whole by the last two.
         negatives: nodes a level; one with no more than one more is taken whole. `siblings` are as
             many as there are.
+
+    With a `beam` an ancestor counts as a label only where the path from there to the item leads
+    through the best of siblings, by the scores as they are (OTM).
     """
 
     objective: str
@@ -47,10 +50,14 @@ class TreeLoss:
         paths = []
         if self.sampling == "tree":
             paths = index.walk(query, self.negatives, generator=generator, to=target)
+        elif self.sampling == "beam":
+            paths = _looked_at(index, query, slot, self.negatives)
         for level in levels:  # the first ones are the smallest
             own = slot // index.width(level)
             if self._is_whole(index, level):
-                losses.append(self._whole(index.scores(index.seen(query, level), level), own))
+                label = paths[level - 1].logq if self.sampling == "beam" else 1.0
+                scores = index.scores(index.seen(query, level), level)
+                losses.append(self._whole(scores, own, label))
             else:
                 some.append(level)
                 against.append(
@@ -61,7 +68,7 @@ class TreeLoss:
         return torch.cat(losses).view(index.depth, -1).T / index.depth
 
     def _is_whole(self, index: Tree, level: int) -> bool:
-        if self.sampling == "siblings":
+        if self.sampling in ("siblings", "beam"):
             return level == 1
         return index.sizes[level - 1] <= self.negatives + 1
 
@@ -86,19 +93,39 @@ class TreeLoss:
         scores = index.row_scores(index.seen(query, *levels), rows)
         pos, neg = scores[:, 0], scores[:, 1:]
         hit = (rows[:, 1:] == rows[:, :1]) | (neg == -torch.inf)
+        if self.sampling == "beam":
+            return level_binary(pos, neg, hit, torch.cat([path.logq for path in against]))
         if self.objective == "binary":
             return level_binary(pos, neg, hit)
         logq = torch.cat([path.draws.values for path in against])
         return sampled_softmax(pos, neg, logq, torch.cat([path.logq for path in against]), hit)
 
-    def _whole(self, scores: Tensor, own: Tensor) -> Tensor:
+    def _whole(self, scores: Tensor, own: Tensor, label: Tensor | float) -> Tensor:
         """Loss of a level against all its other nodes."""
         pos = scores.gather(1, own.unsqueeze(1))
         if self.objective == "softmax":
             return level_softmax(pos[:, 0], scores)
         nodes = torch.arange(scores.shape[1], device=own.device)
         hit = (nodes == own.unsqueeze(1)) | (scores == -torch.inf)
-        return level_binary(pos[:, 0], scores, hit)
+        return level_binary(pos[:, 0], scores, hit, label)
+
+
+@torch.no_grad()
+def _looked_at(index: Tree, query: Tensor, slot: Tensor, count: int) -> list[Path]:
+    """Of each level about so many nodes that a beam search looks at, and the node that leads to a
+    slot, with what it counts as a label (B,) in the place of its log-probability."""
+    looked = index.beam(query, 1, beam=max(1, count // index.arity))
+    label, found = torch.ones_like(slot, dtype=torch.float32), []
+    for level in range(index.depth, 0, -1):
+        own = slot // index.width(level)
+        nodes, scores = (part.clone() for part in looked[level - 1])
+        nodes = torch.where(scores > -torch.inf, nodes, own.unsqueeze(1))  # is a hit
+        found.append(Path(Level(nodes, scores), own, label))
+        if level > 1:
+            siblings = index.children(own.unsqueeze(1) // index.arity)
+            best = index.scores(index.seen(query, level), level, siblings).argmax(1)
+            label = label * (best == own % index.arity)
+    return found[::-1]
 
 
 def categories(train: Interactions, column: str) -> np.ndarray:

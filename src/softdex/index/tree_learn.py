@@ -1,0 +1,189 @@
+"""Learn the tree: items move to leaves whose ancestors suit the histories they were found after.
+
+Top down, a few levels at a time: an item under node p weighs each of p's descendants `gap` levels
+down by how well they suit its instances, and items are dealt out to them by these weights, each
+descendant getting as many as it had (S0, Eq. 31). Shapes: N instances, I items, G nodes of a level,
+C of their descendants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from softdex.errors import choose
+from softdex.index.tree import NOWHERE, Tree
+
+RULES = ("auction", "greedy")
+SHARE = 0.1  # of what the best column is worth more than the next: a bid is so much more
+BIDS = 500  # rounds of an auction, at most
+
+Batches = Callable[[], Iterable[tuple[Any, Tensor]]]
+"""Queries, and the item (B,) that each found; the same ones whenever it is called."""
+
+
+class Learned(NamedTuple):
+    """Where items lie now: the slot of each (I,), and of each stage the sum of their weights, with
+    the old places and with the new ones."""
+
+    slot_of: Tensor
+    before: list[float]
+    after: list[float]
+
+
+@torch.no_grad()
+def learn(
+    tree: Tree, batches: Batches, *, gap: int = 7, binary: bool = False, rule: str = "auction"
+) -> Learned:
+    """New slots for the items of a tree, among the slots that are taken.
+
+    Args:
+        tree: as it is, with the scorer that was trained on it.
+        batches: instances, of items that have a place.
+        gap: levels of a stage; the first stage is level 1.
+        binary: weigh a node by the yes and no of its path below the last stage (JTM), and not by
+            its log-softmax among the candidates (DTR).
+        rule: of the deal: an `auction`, near the best there is, or the papers' `greedy` one.
+    """
+    choose("learn", "rule", rule, RULES)
+    at, level = torch.zeros_like(tree.slot_of), 0
+    before, after = [], []
+    for upto in _stages(tree.depth, gap):
+        count = tree.sizes[0] if level == 0 else tree.arity ** (upto - level)
+        weight = _weights(tree, batches, at, level, upto, count, binary)
+        parents = 1 if level == 0 else tree.sizes[level - 1]
+        room = _items_under(tree, upto).view(parents, count)
+        old = tree.slot_of // tree.width(upto)
+        stays = torch.where(old // count == at, old % count, -1)
+        chosen = deal(weight, at, room, stays, rule=rule)
+        after.append(float(weight.gather(1, chosen.unsqueeze(1)).double().sum()))
+        kept = weight.gather(1, stays.clamp(min=0).unsqueeze(1)).squeeze(1)
+        before.append(float(torch.where(stays >= 0, kept, 0.0).double().sum()))
+        at, level = at * count + chosen, upto
+    return Learned(at, before, after)
+
+
+def _stages(depth: int, gap: int) -> list[int]:
+    """The last level of each stage."""
+    return sorted({1, *range(depth, 1, -gap)})
+
+
+def _items_under(tree: Tree, level: int) -> Tensor:
+    """How many items each node of a level has."""
+    return (tree.item_of >= 0).view(tree.sizes[level - 1], -1).sum(1)
+
+
+def _weights(
+    tree: Tree, batches: Batches, at: Tensor, level: int, upto: int, count: int, binary: bool
+) -> Tensor:
+    """What each descendant of its node weighs for each item (I, C), over all its instances."""
+    total = torch.zeros(tree.num_items, count, device=at.device)
+    for query, item in batches():
+        each = torch.zeros(len(item), count, device=at.device)
+        for below in range(level + 1, upto + 1) if binary else (upto,):
+            wide = count // tree.arity ** (upto - below)
+            nodes = at[item].unsqueeze(1) * wide + torch.arange(wide, device=at.device)
+            scores = tree.scores(tree.seen(query, below), below, nodes)
+            part = logsigmoid(scores) if binary else scores.log_softmax(1)
+            each += part.clamp(min=-1e4).repeat_interleave(count // wide, 1)
+        total.index_add_(0, item, each)
+    return total
+
+
+def deal(
+    weight: Tensor, group: Tensor, room: Tensor, stays: Tensor, *, rule: str = "auction"
+) -> Tensor:
+    """A column for each item, so that each column of a group gets as many items as it has room for.
+
+    Args:
+        weight: of items for the columns of their group (I, C).
+        group: of each item (I,).
+        room: of columns (G, C); together as much as there are items.
+        stays: the column where an item was (I,), -1 for none.
+        rule: `auction`: columns that too many want raise their price until they do not, which
+            comes near the greatest sum of weights. `greedy`: the fullest column keeps those that
+            were there and then those it weighs most for, and is closed; the others go to the best
+            that is open; and so on (TDM, JTM, DTR).
+    """
+    weight = torch.where(room[group] > 0, weight, NOWHERE)
+    if rule == "auction":
+        return _auction(weight, group, room)
+    return _greedy(weight, group, room, stays)
+
+
+def _auction(weight: Tensor, group: Tensor, room: Tensor) -> Tensor:
+    """Items bid for columns what these are worth more to them than the next best; a column keeps
+    its highest bids, and its price is the least of them (Bertsekas)."""
+    columns, places = weight.shape[1], room.flatten()
+    two = weight.topk(min(2, columns), 1).values
+    step = SHARE * (two[:, 0] - two[:, -1]).nan_to_num(posinf=0.0).mean()
+    price = torch.zeros_like(places, dtype=weight.dtype)
+    held, bid = torch.full_like(group, -1), torch.zeros_like(weight[:, 0])
+    for _ in range(BIDS):
+        free = (held < 0).nonzero()[:, 0]
+        if not len(free):
+            break
+        net = weight[free] - price.view_as(room)[group[free]]
+        best = net.topk(min(2, columns), 1)
+        margin = (best.values[:, 0] - best.values[:, -1]).nan_to_num(posinf=0.0)
+        held[free] = group[free] * columns + best.indices[:, 0]
+        bid[free] = price[held[free]] + margin + step
+        rank, order = _ranked(held, bid)
+        place = places[held[order]]
+        last = order[rank == place - 1]
+        price[held[last]] = bid[last]
+        held[order[rank >= place]] = -1
+    return _filled(weight, group, room, torch.where(held < 0, -1, held % columns))
+
+
+def _ranked(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Items by key, the greatest values first: the rank of each under its key, and which it is."""
+    order = value.argsort(descending=True, stable=True)
+    order = order[key[order].argsort(stable=True)]
+    sorted_key = key[order]
+    first = torch.searchsorted(sorted_key, sorted_key)
+    return torch.arange(len(key), device=key.device) - first, order
+
+
+def _filled(weight: Tensor, group: Tensor, room: Tensor, chosen: Tensor) -> Tensor:
+    """Items that have none yet (-1) get the best column that has room left."""
+    columns, todo = weight.shape[1], (chosen < 0).nonzero()[:, 0]
+    taken = (group * columns + chosen)[chosen >= 0]
+    left = room.flatten() - torch.bincount(taken, minlength=room.numel())
+    while len(todo):
+        open_to = torch.where(left.view_as(room)[group[todo]] > 0, weight[todo], NOWHERE)
+        best = open_to.max(1)
+        key = group[todo] * columns + best.indices
+        rank, order = _ranked(key, best.values)
+        taken = order[rank < left[key[order]]]
+        chosen[todo[taken]] = best.indices[taken]
+        left -= torch.bincount(key[taken], minlength=len(left))
+        todo = todo[chosen[todo] < 0]
+    return chosen
+
+
+def _greedy(weight: Tensor, group: Tensor, room: Tensor, stays: Tensor) -> Tensor:
+    columns = weight.shape[1]
+    chosen = weight.argmax(1)
+    closed = torch.zeros_like(room, dtype=torch.bool)
+    most = weight.max(1).values
+    for _ in range(columns):
+        key = group * columns + chosen
+        load = torch.bincount(key, minlength=room.numel()).view_as(room)
+        over = torch.where(closed, 0, load - room)
+        if not (over > 0).any():
+            break
+        fullest = torch.where(over > 0, load, 0).argmax(1)  # of each group
+        closing = over.gather(1, fullest.unsqueeze(1)).squeeze(1) > 0
+        here = ((chosen == fullest[group]) & closing[group]).nonzero()[:, 0]
+        closed[closing.nonzero()[:, 0], fullest[closing]] = True
+        loyal = (stays[here] == chosen[here]) * (most.max() - most.min() + 1).double()
+        rank, order = _ranked(group[here], most[here] + loyal)
+        out = here[order[rank >= room[group[here], chosen[here]][order]]]
+        openly = torch.where(closed[group[out]], NOWHERE, weight[out])
+        chosen[out] = openly.argmax(1)
+    return chosen

@@ -1,0 +1,105 @@
+"""Rectified labels: an item's ancestor counts as a label only where a beam should pass through it.
+
+`path`: the ancestor of level j is a label if the item is the likeliest of all items below it (S0,
+Eq. 17), by which a beam search is optimal. `child`: if the item lies under the likelier of the
+ancestor's children, which is what published code does. Shapes: B rows, I items, S slots, J levels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from softdex.encode.sequence import at_the_end
+from softdex.index.tree import NOWHERE, Tree
+from softdex.solve.feed import Windows
+from softdex.tables import say
+
+KINDS = ("none", "path", "child")
+CELLS = 2**26  # scores of items at a time
+
+Estimate = Callable[[Tensor], Tensor]
+"""Histories (B, L) of item ids, -1 before their beginning -> log-probabilities (B, I) of items, up
+to a constant a row."""
+
+
+def rectified(
+    tree: Tree, scores: Tensor, items: Tensor, kind: str, *, normalise: bool = False
+) -> Tensor:
+    """What the label of each level counts (B, J).
+
+    Args:
+        tree: whose levels.
+        scores: log-probabilities (B, I) of items.
+        items: the labels (B,).
+        kind: `path` or `child`; of equal items the first leaf is taken to be the likelier.
+        normalise: divide by the sum over the level of the probability of each node's likeliest
+            item, so that what the labels of a level are expected to count sums to 1 (Eq. 16).
+    """
+    slot = tree.slot_of[items]
+    best = scores.new_full((len(scores), len(tree.item_of)), NOWHERE)
+    placed = (tree.slot_of >= 0).nonzero()[:, 0]
+    best[:, tree.slot_of[placed]] = scores[:, placed]
+    total = best.logsumexp(1)
+    which = torch.arange(best.shape[1], device=best.device).expand_as(best)
+    found = []
+    for level in range(tree.depth, 0, -1):
+        own = (slot // tree.width(level)).unsqueeze(1)
+        if level < tree.depth:
+            best, child = best.view(len(best), -1, tree.arity).max(2)
+            which = which.view(*best.shape, tree.arity).gather(2, child.unsqueeze(2)).squeeze(2)
+        if kind == "path" or level == tree.depth:
+            counts = which.gather(1, own).squeeze(1) == slot
+        else:
+            below = slot // tree.width(level + 1)
+            counts = child.gather(1, own).squeeze(1) == below % tree.arity
+        weight = counts.to(scores.dtype)
+        found.append(weight / (best.logsumexp(1) - total).exp() if normalise else weight)
+    return torch.stack(found[::-1], 1)
+
+
+class Rectify(NamedTuple):
+    """Which labels count, by whose estimate, whether they are normalised, and after how many epochs
+    with plain ones."""
+
+    kind: str
+    estimate: Estimate
+    normalise: bool = False
+    after: int = 0
+
+
+@torch.no_grad()
+def labels_of(tree: Tree, feed: Windows, rectify: Rectify) -> Tensor:
+    """What the labels of all instances of a feed count (N, J), kept until the tree is another."""
+    began, found = time.perf_counter(), []
+    device = tree.item_of.device
+    rows = max(1, CELLS // len(tree.item_of))
+    kind, estimate, normalise, _ = rectify
+    for start in range(0, feed.size, rows):
+        at = torch.arange(start, min(start + rows, feed.size), device=device)
+        history, item = feed.instances(at)
+        each = rectified(tree, estimate(history), item, kind, normalise=normalise)
+        found.append(each.to(torch.float32 if normalise else torch.uint8))
+    labels = torch.cat(found)
+    share = ", ".join(f"{x:.0%}" for x in (labels > 0).float().mean(0).tolist())
+    say(f"rectified labels in {time.perf_counter() - began:.1f} s; of each level count {share}")
+    return labels
+
+
+def estimate_by(encoder: nn.Module, scorer: nn.Module) -> Estimate:
+    """What a trained sequence model thinks."""
+
+    def estimate(history: Tensor) -> Tensor:
+        made: Any = encoder
+        history = history[:, -made.most :]
+        empty = (history < 0).sum(1, keepdim=True)  # such models begin at the left
+        place = torch.arange(history.shape[1], device=history.device) + empty
+        ids = history.gather(1, place.clamp(max=history.shape[1] - 1))
+        ids = torch.where(place < history.shape[1], ids, -1)
+        return scorer(at_the_end(made.states(ids), ids), slice(None))
+
+    return estimate

@@ -1,0 +1,127 @@
+"""Rounds: the tree is learned anew from the scorer that was trained on it, and training goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from softdex.index import tree_build, tree_learn
+from softdex.index.contract import overwrite
+from softdex.index.tree import Tree
+from softdex.solve.feed import Windows
+from softdex.solve.rowwise import RowAdam
+from softdex.tables import say
+
+BY = ("softmax", "binary", "cluster")
+BATCH = 1024  # instances whose candidates are scored at a time
+HELD = 4096  # instances, at most, that say how likely items are before and after
+
+
+class Rounds(NamedTuple):
+    """How often and how a tree is learned.
+
+    Attributes:
+        every: epochs of a round.
+        by: what says where an item belongs: the `softmax` among candidates (DTR), the `binary`
+            scores of a path (JTM), or a `cluster` of vectors of leaves (TDM).
+        per_item: instances of an item that are asked, at most.
+        gap: levels of a stage.
+        rule: of the deal, see `tree_learn.deal`.
+        move: whether the vectors of leaves, and what the optimiser knows of them, move with the
+            items.
+    """
+
+    every: int
+    by: str = "softmax"
+    per_item: int = 64
+    gap: int = 7
+    rule: str = "auction"
+    move: bool = True
+
+
+@torch.no_grad()
+def relearn(
+    tree: Tree, feed: Windows, optimizer: RowAdam, rounds: Rounds, generator: torch.Generator
+) -> dict[str, float]:
+    """Learn a tree in place, and say what came of it."""
+    began = time.perf_counter()
+    asked, held = chosen_instances(feed, rounds.per_item, generator)
+    old = tree.slot_of.clone()
+    likely = mean_log_prob(tree, feed, held)
+    figures: dict[str, float] = {}
+    if rounds.by == "cluster":
+        new = _clustered(tree, optimizer.table.weight)
+    else:
+        learned = tree_learn.learn(
+            tree,
+            lambda: batches(feed, asked),
+            gap=rounds.gap,
+            binary=rounds.by == "binary",
+            rule=rounds.rule,
+        )
+        new = learned.slot_of
+        figures["gain"] = (learned.after[0] - learned.before[0]) / len(asked)
+    place(tree, new)
+    if rounds.move:
+        for tensor in (optimizer.table.weight, *optimizer.state().values()):
+            leaves = tensor[tree.starts[-1] :]
+            leaves[new] = leaves[old]
+        torch.autograd.graph.increment_version(optimizer.table.weight)
+    figures |= {
+        "moved": float((new != old).float().mean()),
+        "held_before": likely,
+        "held_after": mean_log_prob(tree, feed, held),
+    }
+    say(f"learned the tree in {time.perf_counter() - began:.1f} s: {figures['moved']:.0%} moved")
+    return {name: round(value, 5) for name, value in figures.items()}
+
+
+def chosen_instances(
+    feed: Windows, per_item: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Numbers of up to so many instances of each item, at random, and of others, held out."""
+    mixed = torch.randperm(feed.size, generator=generator, device=feed.at.device)
+    some = min(HELD, feed.size // 10)
+    held, mixed = mixed[:some], mixed[some:]
+    item = feed.ids[feed.at[mixed]]
+    order = item.argsort(stable=True)
+    sorted_item = item[order]
+    rank = torch.arange(len(order), device=order.device)
+    rank -= torch.searchsorted(sorted_item, sorted_item)
+    return mixed[order[rank < per_item]], held
+
+
+def batches(feed: Windows, at: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Histories and items of these instances."""
+    for start in range(0, len(at), BATCH):
+        yield feed.instances(at[start : start + BATCH])
+
+
+def mean_log_prob(tree: Tree, feed: Windows, at: Tensor) -> float:
+    """The mean log-probability of a walk down a tree to end at the item that was found."""
+    each = [tree.log_prob(q, i.unsqueeze(1)).double().sum() for q, i in batches(feed, at)]
+    return float(sum(each)) / max(1, len(at))
+
+
+def place(tree: Tree, slot_of: Tensor) -> None:
+    """Let the items of a tree lie in other slots, in the memory that it has."""
+    item_of = torch.full_like(tree.item_of, -1)
+    placed = (slot_of >= 0).nonzero()[:, 0]
+    item_of[slot_of[placed]] = placed.to(item_of)
+    made: Any = type(tree)
+    overwrite(tree, made(tree.scorer, **(tree.state() | {"item_of": item_of})))
+
+
+def _clustered(tree: Tree, table: Tensor) -> Tensor:
+    """Slots by balanced clusters of the leaves' own vectors."""
+    shape = tree_build.Shape(tree.sizes[0], tree.arity, tree.depth)
+    vectors = table[tree.starts[-1] :][tree.slot_of].float().cpu().numpy()
+    item_of = tree_build.item_of(tree_build.by_vectors(vectors, shape), shape)
+    slot_of = np.empty(tree.num_items, np.int64)
+    slot_of[item_of[item_of >= 0]] = np.flatnonzero(item_of >= 0)
+    return torch.from_numpy(slot_of).to(tree.slot_of.device)

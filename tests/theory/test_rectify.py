@@ -1,0 +1,193 @@
+"""Rectified labels: what they are expected to count, and that beams over them are optimal."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from softdex.index.tree import Tree
+from softdex.solve.rectify import rectified
+
+SHAPES = {2: (3, 4), 3: (2, 3), 8: (2, 2)}  # arity: nodes of level 1, and levels
+SEEDS = pytest.mark.parametrize("seed", range(5))
+ARITIES = pytest.mark.parametrize("arity", list(SHAPES))
+KINDS = pytest.mark.parametrize("kind", ["path", "child"])
+
+
+def tree_of(item_of: list[int], arity: int, roots: int, scorer: Any = None) -> Tree:
+    depth = 1 + round(np.log(len(item_of) / roots) / np.log(arity))
+    slots = torch.tensor(item_of)
+    numbers = {"arity": arity, "depth": depth, "effort": 3.0, "product": False}
+    kept = {name: torch.tensor(value) for name, value in numbers.items()}
+    return Tree(scorer, slots, torch.ones(int(slots.max()) + 1, dtype=torch.bool), **kept)
+
+
+def world(seed: int, arity: int) -> tuple[Tree, np.ndarray]:
+    """A tree with free leaves, and eta of its items."""
+    draw = np.random.default_rng(seed)
+    roots, depth = SHAPES[arity]
+    slots = roots * arity ** (depth - 1)
+    taken = draw.permutation(slots)[: slots * 3 // 4]
+    item_of = np.full(slots, -1)
+    item_of[taken] = np.arange(len(taken))
+    return tree_of(item_of.tolist(), arity, roots), draw.dirichlet(np.full(len(taken), 0.7))
+
+
+def expectation(tree: Tree, eta: np.ndarray, kind: str, **options: Any) -> list[np.ndarray]:
+    """What the labels of each node of each level are expected to count."""
+    items = torch.arange(tree.num_items)
+    scores = torch.from_numpy(eta).log().clamp(min=-1e9).expand(len(items), -1)
+    counts = rectified(tree, scores, items, kind, **options).numpy()
+    found = []
+    for level in range(1, tree.depth + 1):
+        node = tree.slot_of.numpy() // tree.width(level)
+        size = tree.sizes[level - 1]
+        found.append(np.bincount(node, eta * counts[:, level - 1], minlength=size))
+    return found
+
+
+def below(tree: Tree, eta: np.ndarray, level: int, node: int) -> np.ndarray:
+    """eta of the items under a node."""
+    return eta[tree.slot_of.numpy() // tree.width(level) == node]
+
+
+def plain(tree: Tree, eta: np.ndarray) -> list[np.ndarray]:
+    """What labels that all count are expected to: the sum of eta below."""
+    return [
+        np.array([below(tree, eta, level, n).sum() for n in range(tree.sizes[level - 1])])
+        for level in range(1, tree.depth + 1)
+    ]
+
+
+def beam(tree: Tree, scores: list[np.ndarray], k: int) -> set[int]:
+    """The items that a beam of width k finds, of scores of all nodes."""
+    kept = list(range(tree.sizes[0]))
+    for level in range(1, tree.depth + 1):
+        if level > 1:
+            kept = [n * tree.arity + c for n in kept for c in range(tree.arity)]
+        kept = sorted(kept, key=lambda n: -scores[level - 1][n])[:k]
+    return {int(tree.item_of[n]) for n in kept}
+
+
+def best(eta: np.ndarray, k: int) -> set[int]:
+    return set(np.argsort(-eta, kind="stable")[:k].tolist())
+
+
+@SEEDS
+@ARITIES
+def test_the_labels_of_a_path_are_expected_to_count_what_the_likeliest_item_below_does(
+    seed: int, arity: int
+) -> None:
+    """Eq. 16."""
+    tree, eta = world(seed, arity)
+    for level, found in enumerate(expectation(tree, eta, "path"), 1):
+        for node, value in enumerate(found):
+            assert value == pytest.approx(below(tree, eta, level, node).max(initial=0))
+
+
+@SEEDS
+@ARITIES
+def test_the_labels_of_a_child_are_expected_to_count_what_the_likelier_child_does(
+    seed: int, arity: int
+) -> None:
+    tree, eta = world(seed, arity)
+    found = expectation(tree, eta, "child")
+    for level in range(1, tree.depth):
+        for node in range(tree.sizes[level - 1]):
+            children = [
+                below(tree, eta, level + 1, node * arity + c) for c in range(arity)
+            ]  # of which the one with the likeliest item counts, with all it has
+            most = max(children, key=lambda each: each.max(initial=0))
+            assert found[level - 1][node] == pytest.approx(most.sum())
+    assert found[-1] == pytest.approx(plain(tree, eta)[-1])
+
+
+@SEEDS
+@ARITIES
+def test_normalised_labels_of_a_level_are_expected_to_sum_to_one(seed: int, arity: int) -> None:
+    """Eq. 17, with the sum of expectations as its constant."""
+    tree, eta = world(seed, arity)
+    for found in expectation(tree, eta, "path", normalise=True):
+        assert found.sum() == pytest.approx(1)
+
+
+@SEEDS
+@ARITIES
+def test_a_beam_over_the_labels_of_a_path_is_optimal_for_every_k(seed: int, arity: int) -> None:
+    """Lemma 1 and Proposition 3."""
+    tree, eta = world(seed, arity)
+    scores = expectation(tree, eta, "path")
+    for k in range(1, len(eta) + 1):
+        assert beam(tree, scores, k) == best(eta, k)
+
+
+@pytest.mark.parametrize(("arity", "depth"), [(2, 3), (2, 4), (3, 3)])
+def test_plain_labels_and_those_of_a_child_fail_just_where_k_is_small(
+    arity: int, depth: int
+) -> None:
+    """Of a full tree under one root: `child` from k = B^(H-2) on is optimal, plain from B^(H-1)."""
+    tree = tree_of(list(range(arity**depth)), arity, arity)
+    fails: dict[str, set[int]] = {"child": set(), "plain": set()}
+    for seed in range(400):
+        eta = np.random.default_rng(seed).dirichlet(np.full(arity**depth, 0.5))
+        scores = {"child": expectation(tree, eta, "child"), "plain": plain(tree, eta)}
+        for kind, k in itertools.product(fails, range(1, arity**depth)):
+            if beam(tree, scores[kind], k) != best(eta, k):
+                fails[kind].add(k)
+    assert fails["child"] == set(range(1, arity ** (depth - 2)))
+    assert fails["plain"] == set(range(1, arity ** (depth - 1)))
+
+
+def test_the_smallest_tree_on_which_the_labels_of_a_child_fail() -> None:
+    eta = np.array([0.30, 0.20, 0, 0, 0.35, 0.05, 0.06, 0.04])
+    tree = tree_of(list(range(8)), 2, 2)
+    assert expectation(tree, eta, "child")[0] == pytest.approx([0.5, 0.4])
+    assert beam(tree, expectation(tree, eta, "child"), 1) == {0}
+    assert beam(tree, expectation(tree, eta, "path"), 1) == {4}
+
+
+@KINDS
+def test_of_equal_items_just_one_counts(kind: str) -> None:
+    eta = np.full(8, 1 / 8)
+    for found in expectation(tree_of(list(range(8)), 2, 2), eta, kind):
+        assert (found > 0).all()
+    for found in expectation(tree_of(list(range(8)), 2, 2), eta, "path"):
+        assert found == pytest.approx(1 / 8)
+
+
+@SEEDS
+def test_the_weighted_softmax_is_a_bregman_divergence(seed: int) -> None:
+    """Proposition 2: w times the cross-entropy, plus w log w - w + 1 (Eq. 18 prints + w - 1, which
+    is below 0 for w < 1)."""
+    draw = np.random.default_rng(seed)
+    scores, w, i = draw.normal(size=7), draw.uniform(0, 3), int(draw.integers(7))
+    p = np.exp(scores) / np.exp(scores).sum()
+    label = np.where(np.arange(7) == i, w, 0.0)
+
+    def entropy(z: np.ndarray) -> float:
+        return float(sum(x * np.log(x) for x in z if x > 0))
+
+    divergence = entropy(label) - entropy(p) - (np.log(p) + 1) @ (label - p)
+    loss = -w * np.log(p[i]) + w * np.log(w) - w + 1
+    assert loss == pytest.approx(divergence)
+    assert divergence >= 0
+
+
+@SEEDS
+@ARITIES
+def test_the_weighted_softmax_of_a_level_is_least_where_nodes_weigh_what_their_best_item_does(
+    seed: int, arity: int
+) -> None:
+    """Theorem 1 with Eq. 19: its gradient is 0 at o = log E[z]."""
+    tree, eta = world(seed, arity)
+    for found in expectation(tree, eta, "path"):
+        weight = torch.from_numpy(found[found > 0])
+        o = weight.log().requires_grad_()
+        expected: Tensor = -(weight * o.log_softmax(0)).sum()
+        (slope,) = torch.autograd.grad(expected, o)
+        assert slope.abs().max() < 1e-12

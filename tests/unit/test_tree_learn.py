@@ -1,0 +1,259 @@
+"""Items that move to better leaves: the deal, the weights, and training in rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+import softdex as sdx
+from softdex.errors import SoftdexError
+from softdex.index.tree import Tree
+from softdex.index.tree_learn import RULES, deal, learn
+from softdex.solve import relearn as rounds_of
+from softdex.solve import sgd
+
+SMALL: dict[str, Any] = {
+    "leaves": "random", "dim": 8, "beam": 10, "negatives": 10, "max_history": 8, "epochs": 4,
+    "batch_size": 256, "lr": 0.01, "device": "cpu",
+}  # fmt: skip
+BOTH = pytest.mark.parametrize("rule", RULES)
+
+
+def problem(seed: int, groups: int, columns: int, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights, groups and room; some columns have no room."""
+    draw = np.random.default_rng(seed)
+    room = torch.from_numpy(draw.integers(0, most + 1, (groups, columns)))
+    group = torch.arange(groups).repeat_interleave(room.sum(1))
+    group = group[torch.from_numpy(draw.permutation(len(group)))]
+    level = draw.normal(size=(len(group), 1)) * draw.normal(size=columns)  # what all want
+    weight = draw.normal(size=(len(group), columns)) + level
+    return torch.from_numpy(weight).float(), group, room
+
+
+def nowhere(group: Tensor) -> Tensor:
+    return torch.full_like(group, -1)
+
+
+@given(
+    st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 9), st.integers(1, 5),
+    st.sampled_from(RULES),
+)  # fmt: skip
+@settings(max_examples=100, deadline=None)
+def test_every_column_gets_as_many_as_it_has_room_for(
+    seed: int, groups: int, columns: int, most: int, rule: str
+) -> None:
+    weight, group, room = problem(seed, groups, columns, most)
+    chosen = deal(weight, group, room, nowhere(group), rule=rule)
+    load = torch.bincount(group * columns + chosen, minlength=room.numel())
+    assert torch.equal(load.view_as(room), room)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_auction_comes_near_the_best_there_is_and_greed_does_not(seed: int) -> None:
+    weight, group, room = problem(seed, 3, 12, 5)
+    best = 0.0
+    for g in range(3):
+        mine = weight[group == g].numpy()[:, np.repeat(np.arange(12), room[g])]
+        best += float(mine[linear_sum_assignment(mine, maximize=True)].sum())
+
+    def total(rule: str) -> float:
+        chosen = deal(weight, group, room, nowhere(group), rule=rule)
+        return float(weight.gather(1, chosen.unsqueeze(1)).sum())
+
+    spread = float(weight.std())
+    assert best - total("auction") < 0.02 * spread * len(group)
+    assert best - total("greedy") > best - total("auction")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_greedy_deal_equals_the_loop(seed: int) -> None:
+    weight, group, room = problem(seed, 1, 7, 4)
+    draw = np.random.default_rng(seed)
+    stays = torch.from_numpy(draw.integers(-1, 7, len(group)))
+    room_of, table = room[0].tolist(), weight.tolist()
+    open_columns = {c for c in range(7) if room_of[c]}
+    at = [max(open_columns, key=lambda c: row[c]) for row in table]
+    most = [max(row[c] for c in open_columns) for row in table]
+    while True:
+        load = {c: at.count(c) for c in open_columns}
+        full = [c for c in sorted(open_columns) if load[c] > room_of[c]]
+        if not full:
+            break
+        fullest = max(full, key=lambda c: load[c])
+        here = [i for i, c in enumerate(at) if c == fullest]
+        here.sort(key=lambda i: (int(stays[i]) != fullest, -most[i]))
+        open_columns.remove(fullest)
+        for i in here[room_of[fullest] :]:
+            at[i] = max(open_columns, key=lambda c: table[i][c])
+    assert deal(weight, group, room, stays, rule="greedy").tolist() == at
+
+
+class Wishes:
+    """Each query is an item, and scores the nodes above its favourite slot highest."""
+
+    pair_bytes = 64
+
+    def __init__(self, favourite: Tensor, widths: list[int], starts: list[int]) -> None:
+        self.favourite, self.widths, self.starts = favourite, widths, starts
+
+    def num_queries(self, query: Tensor) -> int:
+        return len(query)
+
+    def seen(self, query: Tensor, *rows: Callable[[Tensor], Tensor]) -> Tensor:
+        return query
+
+    def __call__(self, query: Tensor, ids: Tensor | slice) -> Tensor:
+        assert isinstance(ids, Tensor)
+        scores = torch.zeros(ids.shape)
+        for width, start in zip(self.widths, self.starts, strict=True):
+            wanted = start + self.favourite[query] // width
+            scores += 3.0 * (ids == wanted.unsqueeze(1))
+        return scores
+
+
+@BOTH
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("gap", [1, 2, 7])
+def test_items_whose_histories_all_want_another_slot_get_it(
+    rule: str, binary: bool, gap: int
+) -> None:
+    roots, arity, depth = 3, 2, 4
+    slots = roots * arity ** (depth - 1)
+    draw = torch.Generator().manual_seed(gap)
+    taken = torch.randperm(slots, generator=draw)[:20].sort().values
+    item_of = torch.full((slots,), -1)
+    item_of[taken] = torch.arange(20)
+    numbers = {"arity": arity, "depth": depth, "effort": 3.0, "product": False}
+    kept = {name: torch.tensor(value) for name, value in numbers.items()}
+    tree = Tree(None, item_of, torch.ones(20, dtype=torch.bool), **kept)  # type: ignore[arg-type]
+    favourite = taken[torch.randperm(20, generator=draw)]
+    widths = [tree.width(level) for level in range(1, depth + 1)]
+    tree.scorer = Wishes(favourite, widths, tree.starts)
+    items = torch.arange(20).repeat(3)
+    found = learn(tree, lambda: [(items, items)], gap=gap, binary=binary, rule=rule)
+    assert torch.equal(found.slot_of, favourite)
+    assert found.after[0] > found.before[0]
+
+
+# in training -------------------------------------------------------------------------------------
+
+
+def tree_in(model: sdx.Retriever) -> Tree:
+    assert isinstance(model.index, Tree)
+    return model.index
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("dtr", {"rounds": 2}),
+        ("dtr", {"rounds": 2, "deal": "greedy", "move": False, "restart": True}),
+        ("jtm", {}),
+        ("tdm", {"rounds": 2}),
+        ("otm", {}),
+        ("dtr", {"rectify": "path"}),
+        ("dtr", {"rectify": "child", "normalise": True, "rounds": 2, "warm_up": 1}),
+    ],
+    ids=str,
+)
+def test_trees_that_are_learned_know_far_more_than_chance(
+    parts: sdx.Split, name: str, options: dict[str, Any]
+) -> None:
+    more = {"epochs": 6} if name != "otm" else {"epochs": 10, "negatives": 20, "lr": 0.005}
+    model = sdx.fit(name, parts.train, **(SMALL | more | options))
+    assert model.evaluate(parts.test, 20)["recall@20"] > 0.25  # chance has .18
+    learned = [record for record in model.info["training"]["history"] if "moved" in record]
+    assert len(learned) == (name in ("jtm", "tdm") or "rounds" in options)
+    tree = tree_in(model)
+    assert sorted(tree.item_of[tree.item_of >= 0].tolist()) == list(range(parts.train.num_items))
+
+
+def test_what_moves_with_its_items_leaves_the_best_of_all_leaves_as_they_were(
+    parts: sdx.Split,
+) -> None:
+    made: Any = sdx.recipes.recipe("dtr")(parts.train, **SMALL)
+    trainer = made.trainer(parts.train)
+    for _ in range(3):
+        trainer.step(torch.arange(256))
+    trainer.modules.eval()
+    history = trainer.feed.instances(torch.arange(5))[0]
+    before = trainer.index.score(history, torch.arange(parts.train.num_items))
+    for move in (True, False):
+        how = rounds_of.Rounds(1, move=move)
+        optimizer, draw = trainer.optimizers[0], trainer.generator
+        figures = rounds_of.relearn(trainer.index, trainer.feed, optimizer, how, draw)
+        assert figures["moved"] > 0.5
+        after = trainer.index.score(history, torch.arange(parts.train.num_items))
+        assert torch.allclose(before, after, atol=1e-5) is move
+
+
+@pytest.mark.parametrize("stop", ["before the tree is learned", "inside the round after"])
+def test_a_run_in_rounds_that_was_killed_ends_where_it_would_have(
+    parts: sdx.Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str
+) -> None:
+    options = SMALL | {"rounds": 2, "rectify": "path", "epochs": 2, "max_instances": 1000}
+    whole = sdx.fit("dtr", parts.train, **options)
+    steps, step = 0, sgd.Trainer.step
+
+    def counted(self: sgd.Trainer, at: Tensor) -> None:
+        nonlocal steps
+        steps += self.parts.reading is not None
+        if stop.startswith("inside") and steps == 6:
+            raise KeyboardInterrupt
+        step(self, at)
+
+    def cut(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sgd.Trainer, "step", counted)
+        if stop.startswith("before"):
+            patch.setattr(sgd, "relearn", cut)
+        with pytest.raises(KeyboardInterrupt):
+            sdx.fit("dtr", parts.train, folder=tmp_path, **options)
+    again = sdx.fit("dtr", parts.train, folder=tmp_path, resume=True, **options)
+    assert again.info["training"] == whole.info["training"]
+    assert torch.equal(tree_in(again).item_of, tree_in(whole).item_of)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("dtr", {"rounds": 9}, "9 rounds need as many epochs, got 4"),
+        ("dtr", {"rectify": "paths"}, "rectify"),
+        ("dtr", {"deal": "cards"}, "deal"),
+        ("plt", {"rectify": "path"}, "rectify"),
+        ("din", {"rounds": 2}, "rounds"),
+        ("dtr", {"warm_up": 1}, "warm_up"),
+        ("dtr", {"rectify": "path", "estimator": "nowhere.sdx"}, "nowhere.sdx"),
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused_before_anything_is_trained(
+    parts: sdx.Split, name: str, options: dict[str, Any], words: str
+) -> None:
+    given = {n: v for n, v in SMALL.items() if name == "dtr" or n in ("dim", "epochs", "device")}
+    with pytest.raises(SoftdexError, match=words):
+        sdx.fit(name, parts.train, **(given | options))
+
+
+def test_labels_can_be_rectified_by_a_saved_sequence_model(
+    parts: sdx.Split, tmp_path: Path
+) -> None:
+    quick = {"dim": 16, "epochs": 2, "device": "cpu"}
+    sdx.fit("sasrec", parts.train, **quick).save(tmp_path / "s.sdx")
+    given = str(tmp_path / "s.sdx")
+    model = sdx.fit("dtr", parts.train, **SMALL, rectify="path", estimator=given)
+    assert model.options["estimator"] == given
+    sdx.fit("popular", parts.train).save(tmp_path / "p.sdx")
+    with pytest.raises(SoftdexError, match="Give a saved sasrec"):
+        sdx.fit("dtr", parts.train, **SMALL, rectify="path", estimator=str(tmp_path / "p.sdx"))
