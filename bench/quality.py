@@ -7,7 +7,8 @@ Tasks: `gowalla-test` and `amazon-book-kgat-test` (the split that ships with the
 stop), `next-ml-1m`, `next-amazon-beauty`, `next-nowplaying-sessions` (each user's last item, early
 stop on the one before), `dtr-ml-1m`, `dtr-amazon-beauty` (S0's protocol: held-out users, nothing
 masked; "masked" leaves out what the user has had). `seed=0 device=auto` and every option of the
-recipe can be given; `tune=24` looks for the others among so many settings first, on validation.
+recipe can be given; `tune=24` looks for the others among so many settings first, on validation;
+`save=PATH` keeps the model.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def main() -> None:
     train, valid, test = split(task)
     asked = valid if task.endswith("-valid") and valid is not None else test
     early = valid if task.startswith(("ml-", "next-", "dtr-")) else None
-    count = options.pop("tune", None)
+    count, kept = options.pop("tune", None), options.pop("save", None)
     began = time.perf_counter()
     if count is not None and early is None:
         raise SystemExit(f"{task} has no validation part to tune on")
@@ -68,6 +69,8 @@ def main() -> None:
     else:
         model = sdx.fit(recipe, train, valid=early, **options)
     seconds = time.perf_counter() - began
+    if kept is not None:
+        model.save(kept)
     result = model.evaluate(asked, (10, 20))
     names = ["recall@10", "recall@20", "ndcg@20", "ndcg@10", "mrr@10"]
     more: dict[str, Any] = {}
@@ -88,6 +91,7 @@ def main() -> None:
         **more,
         "validation": max((h["metric"] for h in history if "metric" in h), default=None),
         "best_epoch": training["best_epoch"],
+        "history": history if task.startswith("dtr-") else None,
         "seconds": round(seconds, 1),
         "seconds_per_epoch": round(seconds / max(1, len(history)), 3),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",

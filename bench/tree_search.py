@@ -73,8 +73,8 @@ def main() -> None:
     sizes = [int(float(a)) for a in sys.argv[1:]] or [10**4, 10**5, 10**6]
     report(
         "tree_search",
-        f"binary tree, beam {BEAM}, top {K}, DIN dim {DIM} with 32 units of attention over {HISTORY} items, "
-        f"random weights; batch {BATCH}; median",
+        f"binary tree, beam {BEAM}, top {K}, DIN dim {DIM}, 32 units of attention, {HISTORY} items "
+        f"of history, random weights; batch {BATCH}; median",
         device=torch.cuda.get_device_name() if GPU else "cpu",
         threads=torch.get_num_threads(),
         figures={f"{items:,}": measured(items) for items in sizes},

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from softdex import grow_tree
 from softdex.catalogue import find, listed
 from softdex.encode.features import Tower
 from softdex.encode.history import Vae
@@ -31,9 +32,11 @@ from softdex.score import Cosine, Dot
 from softdex.solve.fold_in import FoldIn
 from softdex.solve.newcomers import chosen_users, newcomers
 from softdex.solve.normal_equations import row_sums
+from softdex.tables import say
 
 MOST_WORDS = 4096
 ASKED = 500  # users on whose queries an index is tuned
+DRIFT = 0.2  # of the items of a tree: with more it should be learned again
 
 
 class Model(Protocol):
@@ -96,25 +99,47 @@ def add_items(model: Model, given: Any) -> None:
         log = _new(model, given, where, "items", model.items)
         user = find(model.users, log.users.all(), where, "users")[log.user]
         log = replace(log, users=model.users, user=user.astype(np.int32), user_table=None)
-        if isinstance(model.encoder, FoldIn):
-            rows = {"items": model.encoder.new_items(log.confidences[1])}
-        else:
-            rows = _by_softmax(model, log)
     else:
-        log, rows = _by_features(model, given)
+        log = _unclicked(model, given)
     keys, order = merge(model.items, log.items)
     place = np.argsort(order).astype(model.seen.ids.dtype)
     had = np.append(model.seen.ids, len(model.items) + log.item)
-    scorer = _extended(model.index.scorer, rows, order)
     table = None if model.item_table is None else _rows_below(model.item_table, log).take(order)
-    index = _with_room(model.index, scorer, log.num_items, order)
+    encoder, index = model.encoder, model.index
+    if isinstance(index, Tree):
+        index = grow_tree.with_items(index, model, log, order)
+    else:
+        scorer = _extended(index.scorer, _new_rows(model, log), order)
+        encoder = _reading(encoder, scorer, log.num_items, order).eval()
+        index = _with_room(index, scorer, log.num_items, order)
+        index = index.insert(torch.from_numpy(place[-log.num_items :].astype(np.int64)))
 
-    model.items, model.item_table = keys, table
+    model.items, model.item_table, model.encoder, model.index = keys, table, encoder, index
     model.seen = group(np.append(model.seen.row_of, log.user), place[had], len(model.users))
     model.item_counts = np.append(model.item_counts, log.item_counts)[order]
-    model.encoder = _reading(model.encoder, scorer, log.num_items, order).eval()
-    model.index = index.insert(torch.from_numpy(place[-log.num_items :].astype(np.int64)))
     _note(model, "items", log.num_items)
+
+
+def _unclicked(model: Model, table: Any) -> Interactions:
+    """New items as a log without an event, from a table of their columns."""
+    if model.tower is None and not isinstance(model.index, Tree):
+        raise DataError(
+            f"add_items: expected a log, got {type(table).__name__}. Use sdx.read(...); a table of "
+            "new items is for a model that was fitted with features=, or for a tree."
+        )
+    keys, columns = read_table(table, "item")
+    _refuse_known("add_items", keys, model.items)
+    nobody = np.zeros(0, np.int32)
+    return Interactions(model.users, keys, nobody, nobody, item_table=columns)
+
+
+def _new_rows(model: Model, log: Interactions) -> dict[str, Tensor]:
+    """New rows of the scorer's tables, for the items of a log."""
+    if not len(log):
+        return _by_features(model, log)
+    if isinstance(model.encoder, FoldIn):
+        return {"items": model.encoder.new_items(log.confidences[1])}
+    return _by_softmax(model, log)
 
 
 def edit_items(model: Model, items: Any, where: str, *, living: bool) -> None:
@@ -124,6 +149,7 @@ def edit_items(model: Model, items: Any, where: str, *, living: bool) -> None:
     everything = torch.ones(len(model.items), dtype=torch.bool)
     alive = everything if model.index.alive is None else model.index.alive
     model.info["removed"] = int((~alive).sum())
+    _note_drift(model)
 
 
 def build_index(model: Model, kind: str, recall: float, k: int, codewords: int | None) -> None:
@@ -173,23 +199,15 @@ def _users_by_features(model: Model, table: Any) -> None:
     _note(model, "users", len(keys))
 
 
-def _by_features(model: Model, table: Any) -> tuple[Interactions, dict[str, Tensor]]:
-    """New items without an event as a log, and new rows of the scorer's tables."""
-    if model.tower is None:
-        raise DataError(
-            f"add_items: expected a log, got {type(table).__name__}. Use sdx.read(...); a table of "
-            "new items is for a model that was fitted with features=."
-        )
-    keys, columns = read_table(table, "item")
-    _refuse_known("add_items", keys, model.items)
-    nobody = np.zeros(0, np.int32)
-    log = Interactions(model.users, keys, nobody, nobody, item_table=columns)
+def _by_features(model: Model, log: Interactions) -> dict[str, Tensor]:
     scorer = model.index.scorer
-    rows = {"items": model.tower.of(columns).to(scorer.items.weight)}
+    assert model.tower is not None
+    assert log.item_table is not None
+    rows = {"items": model.tower.of(log.item_table).to(scorer.items.weight)}
     known = scorer.offsets(slice(0, scorer.num_items))
     if known is not None:  # nobody knows how popular they will be: as the others are on average
-        rows["bias" if isinstance(scorer, Dot) else "prior"] = known.mean().expand(len(keys))
-    return log, rows
+        rows["bias" if isinstance(scorer, Dot) else "prior"] = known.mean().expand(log.num_items)
+    return rows
 
 
 def _by_softmax(model: Model, log: Interactions) -> dict[str, Tensor]:
@@ -310,3 +328,15 @@ def _note(model: Model, what: str, count: int) -> None:
     """Say in the model's card what it was not trained on."""
     added = dict(model.info.get("added", {}))
     model.info["added"] = added | {what: added.get(what, 0) + count}
+    _note_drift(model)
+
+
+def _note_drift(model: Model) -> None:
+    """Of a tree, the share of its items that have come or gone since it was learned."""
+    if not isinstance(model.index, Tree):
+        return
+    added = model.info.get("added", {}).get("items", 0)
+    drift = (added + model.info.get("removed", 0)) / len(model.items)
+    model.info["drift"] = round(drift, 4)
+    if drift > DRIFT:
+        say(f"{drift:.0%} of the tree's items have come or gone since it was learned: fit it again")

@@ -88,7 +88,8 @@ class Retriever:
         self.recipe, self.options = recipe, dict(options)
         self.users, self.items = users, items
         self.encoder = encoder.eval()
-        self.index: Flat | Imi | Tree = Flat(scorer.eval()) if index is None else index
+        scorer.eval()
+        self.index: Flat | Imi | Tree = Flat(scorer) if index is None else index
         self.seen, self.item_counts = seen, item_counts
         table = None if item_table is None else plain_table(item_table)
         self.item_table = table if table is not None and table.num_columns else None

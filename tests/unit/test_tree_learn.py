@@ -246,6 +246,18 @@ def test_nonsense_is_refused_before_anything_is_trained(
         sdx.fit(name, parts.train, **(given | options))
 
 
+def test_a_tree_can_begin_as_a_saved_one(parts: sdx.Split, tmp_path: Path) -> None:
+    learned = sdx.fit("jtm", parts.train, **(SMALL | {"epochs": 2}))
+    learned.save(tmp_path / "jtm.sdx")
+    path = str(tmp_path / "jtm.sdx")
+    model = sdx.fit("otm", parts.train, **(SMALL | {"epochs": 1, "leaves": path}))
+    order = [t.item_of[t.item_of >= 0].tolist() for t in (tree_in(learned), tree_in(model))]
+    assert order[0] == order[1]
+    sdx.fit("popular", parts.train).save(tmp_path / "p.sdx")
+    with pytest.raises(SoftdexError, match="is popular, which has no tree"):
+        sdx.fit("otm", parts.train, **(SMALL | {"leaves": str(tmp_path / "p.sdx")}))
+
+
 def test_labels_can_be_rectified_by_a_saved_sequence_model(
     parts: sdx.Split, tmp_path: Path
 ) -> None:

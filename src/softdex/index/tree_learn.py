@@ -8,6 +8,7 @@ C of their descendants.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from softdex.index.tree import NOWHERE, Tree
 RULES = ("auction", "greedy")
 SHARE = 0.1  # of what the best column is worth more than the next: a bid is so much more
 BIDS = 500  # rounds of an auction, at most
+LEAST = -1e4  # what a node where nothing lives weighs for an instance
 
 Batches = Callable[[], Iterable[tuple[Any, Tensor]]]
 """Queries, and the item (B,) that each found; the same ones whenever it is called."""
@@ -50,48 +52,78 @@ def learn(
         rule: of the deal: an `auction`, near the best there is, or the papers' `greedy` one.
     """
     choose("learn", "rule", rule, RULES)
-    at, level = torch.zeros_like(tree.slot_of), 0
-    before, after = [], []
-    for upto in _stages(tree.depth, gap):
-        count = tree.sizes[0] if level == 0 else tree.arity ** (upto - level)
-        weight = _weights(tree, batches, at, level, upto, count, binary)
-        parents = 1 if level == 0 else tree.sizes[level - 1]
-        room = _items_under(tree, upto).view(parents, count)
-        old = tree.slot_of // tree.width(upto)
-        stays = torch.where(old // count == at, old % count, -1)
+    at, before, after = torch.zeros_like(tree.slot_of), [], []
+    for stage in stages(tree, gap):
+        weight = by_histories(tree, batches, binary=binary)(at, stage)
+        room = _under(tree, tree.item_of >= 0, stage)
+        old = tree.slot_of // tree.width(stage.upto)
+        stays = torch.where(old // stage.wide == at, old % stage.wide, -1)
         chosen = deal(weight, at, room, stays, rule=rule)
         after.append(float(weight.gather(1, chosen.unsqueeze(1)).double().sum()))
         kept = weight.gather(1, stays.clamp(min=0).unsqueeze(1)).squeeze(1)
         before.append(float(torch.where(stays >= 0, kept, 0.0).double().sum()))
-        at, level = at * count + chosen, upto
+        at = at * stage.wide + chosen
     return Learned(at, before, after)
 
 
-def _stages(depth: int, gap: int) -> list[int]:
-    """The last level of each stage."""
-    return sorted({1, *range(depth, 1, -gap)})
+@torch.no_grad()
+def seat(tree: Tree, items: int, weigh: Weigh, *, gap: int = 7) -> Tensor:
+    """Slots for new items (I,), among those where nothing lives, of which there must be enough."""
+    at = torch.zeros(items, dtype=torch.int64, device=tree.slot_of.device)
+    for stage in stages(tree, gap):
+        room = _under(tree, open_slots(tree), stage)
+        at = at * stage.wide + deal(weigh(at, stage), at, room, torch.full_like(at, -1))
+    return at
 
 
-def _items_under(tree: Tree, level: int) -> Tensor:
-    """How many items each node of a level has."""
-    return (tree.item_of >= 0).view(tree.sizes[level - 1], -1).sum(1)
+def open_slots(tree: Tree) -> Tensor:
+    """Where nothing lives (S,)."""
+    return ~tree.full[tree.starts[-1] :]
 
 
-def _weights(
-    tree: Tree, batches: Batches, at: Tensor, level: int, upto: int, count: int, binary: bool
-) -> Tensor:
-    """What each descendant of its node weighs for each item (I, C), over all its instances."""
-    total = torch.zeros(tree.num_items, count, device=at.device)
-    for query, item in batches():
-        each = torch.zeros(len(item), count, device=at.device)
-        for below in range(level + 1, upto + 1) if binary else (upto,):
-            wide = count // tree.arity ** (upto - below)
-            nodes = at[item].unsqueeze(1) * wide + torch.arange(wide, device=at.device)
-            scores = tree.scores(tree.seen(query, below), below, nodes)
-            part = logsigmoid(scores) if binary else scores.log_softmax(1)
-            each += part.clamp(min=-1e4).repeat_interleave(count // wide, 1)
-        total.index_add_(0, item, each)
-    return total
+class Stage(NamedTuple):
+    """Items go from nodes of level `above`, 0 for all as one, to their `wide` descendants on level
+    `upto`."""
+
+    above: int
+    upto: int
+    wide: int
+
+
+Weigh = Callable[[Tensor, Stage], Tensor]
+"""Nodes where items are (I,) -> what the descendants of each weigh for its item (I, C)."""
+
+
+def stages(tree: Tree, gap: int) -> list[Stage]:
+    """From the top to the leaves."""
+    ends = sorted({1, *range(tree.depth, 1, -gap)})
+    below = [Stage(a, b, tree.arity ** (b - a)) for a, b in itertools.pairwise(ends)]
+    return [Stage(0, 1, tree.sizes[0]), *below]
+
+
+def _under(tree: Tree, slots: Tensor, stage: Stage) -> Tensor:
+    """How many of these slots each candidate of a stage has (G, C)."""
+    return slots.view(tree.sizes[stage.upto - 1], -1).sum(1).view(-1, stage.wide)
+
+
+def by_histories(tree: Tree, batches: Batches, *, binary: bool = False) -> Weigh:
+    """Weights over all the instances of an item, see `learn`."""
+
+    def weigh(at: Tensor, stage: Stage) -> Tensor:
+        total = torch.zeros(len(at), stage.wide, device=at.device)
+        for query, item in batches():
+            each = torch.zeros(len(item), stage.wide, device=at.device)
+            for level in range(stage.above + 1, stage.upto + 1) if binary else (stage.upto,):
+                count = stage.wide // tree.arity ** (stage.upto - level)
+                nodes = at[item].unsqueeze(1) * count + torch.arange(count, device=at.device)
+                scores = tree.scores(tree.seen(query, level), level, nodes)
+                part = logsigmoid(scores) if binary else scores.log_softmax(1)
+                part = part.nan_to_num(nan=0.0).clamp(min=LEAST)  # nan: nothing lives there
+                each += part.repeat_interleave(stage.wide // count, 1)
+            total.index_add_(0, item, each)
+        return total
+
+    return weigh
 
 
 def deal(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,17 +62,17 @@ FIXED = {
     "plt": ("objective", "sampling", "negatives", *LABELS),
     "din": ("sampling", "leaves", "category", "arity", "beam", "room", *ROUNDS, *LABELS),
 }
-SPACE = {"lr": (0.0005, 0.005), "negatives": [20, 70], "sampling": ["tree", "uniform"]}
+SPACE = {"lr": (0.002, 0.02), "negatives": [20, 70], "sampling": ["tree", "uniform"]}
 SPACES = {
-    "tdm": {"lr": (0.0005, 0.005), "negatives": [3, 6, 20]},
+    "tdm": {"lr": (0.002, 0.02), "negatives": [3, 6, 20]},
     "jtm": {"lr": (0.002, 0.02), "negatives": [3, 6, 20]},
     "otm": {"lr": (0.002, 0.02)},
-    "plt": {"lr": (0.0005, 0.005)},
-    "din": {"lr": (0.0005, 0.005), "negatives": [20, 70]},
+    "plt": {"lr": (0.002, 0.02)},
+    "din": {"lr": (0.002, 0.02), "negatives": [20, 70]},
 }
 READ_BY = {
     "category": ("leaves", ("category",)),
-    "negatives": ("sampling", ("tree", "uniform", "beam")),
+    "negatives": ("sampling", ("tree", "uniform", "beam", None)),
     "normalise": ("rectify", ("path", "child")),
     "estimator": ("rectify", ("path", "child")),
     "warm_up": ("rectify", ("path", "child")),
@@ -80,7 +81,6 @@ LEAVES = ("sequence", "factors", "category", "random", "none")
 WORDS = {
     "objective": ("softmax", "binary"),
     "sampling": SAMPLINGS,
-    "leaves": LEAVES,
     "windows": ("all", "last"),
     "norm": NORMS,
     "precision": ("float32", "bf16"),
@@ -93,18 +93,24 @@ POSITIVE = (
     "rounds", "gap", "per_item",
 )  # fmt: skip
 AT_LEAST_0 = ("max_instances", "room", "decay", "patience", "seed", "warm_up")
-PRESET = {  # a CPU sees fewer and shorter things, for an answer in minutes
-    "cuda": {"negatives": 70, "max_history": 69, "batch_size": 256},
-    "cpu": {"negatives": 20, "max_history": 20, "batch_size": 128},
-}
+PRESET: dict[str, dict[str, Any]] = {  # a CPU sees fewer and shorter things, for an answer sooner
+    "cuda": {
+        "leaves": "sequence", "sampling": "tree", "negatives": 70, "max_history": 69,
+        "batch_size": 512, "epochs": 3,
+    },
+    "cpu": {
+        "leaves": "factors", "sampling": "uniform", "negatives": 20, "max_history": 20,
+        "batch_size": 128, "epochs": 2,
+    },
+}  # fmt: skip
 
 
 def tree(
     train: Interactions,
     *,
     objective: str = "softmax",
-    sampling: str = "tree",
-    leaves: str = "sequence",
+    sampling: str | None = None,
+    leaves: str | None = None,
     category: str | None = None,
     arity: int = 2,
     room: float = 0.0,
@@ -127,9 +133,9 @@ def tree(
     normalise: bool = False,
     estimator: str | None = None,
     warm_up: int = 0,
-    epochs: int = 5,
+    epochs: int | None = None,
     batch_size: int | None = None,
-    lr: float = 0.002,
+    lr: float = 0.01,
     lr_end: float = 0.05,
     decay: float = 0.0,
     per_row: bool = False,
@@ -145,11 +151,13 @@ def tree(
     Args:
         objective: of each level: `softmax` (sampled), or `binary` (yes and no).
         sampling: what a label stands against: nodes that walks down the tree come by (`tree`), any
-            nodes of the level (`uniform`), or those of the same parent (`siblings`, whose
-            yes and no make the product along a path the probability of a leaf).
+            nodes of the level (`uniform`), those that a search looks at (`beam`), or those of the
+            same parent (`siblings`, whose yes and no make the product along a path the probability
+            of a leaf); None: `tree` on a GPU, `uniform` on a CPU.
         leaves: how items come to their leaves: by clusters of vectors of a `sequence` model or of
             `factors`, both quickly trained; by `category`; or at `random`. With `none` there is
-            one level: every item is scored.
+            one level: every item is scored. The path of a saved tree: as there. None: `sequence`
+            on a GPU, `factors` on a CPU.
         category: the column of the item table, for leaves="category".
         arity: children of a node.
         room: share of free leaves, for items to come.
@@ -174,10 +182,10 @@ def tree(
         normalise: labels of a level are divided so that they sum to 1.
         estimator: a saved `sasrec` that says what is likelier; None: a quickly trained one.
         warm_up: epochs with all labels first.
-        epochs: at most so many passes over them.
-        batch_size: of them in a step; None: 256 on a GPU, 128 on a CPU.
+        epochs: at most so many passes over them; None: 3 on a GPU, 2 on a CPU.
+        batch_size: of them in a step; None: 512 on a GPU, 128 on a CPU.
         lr: learning rate.
-        lr_end: what of it is left in the last epoch; it falls evenly.
+        lr_end: what of it is left at the end; it falls evenly, with every step.
         decay: weights shrink by lr * decay.
         per_row: one second moment a row: a third less memory and traffic, and wants a larger rate.
         patience: epochs without a better validation metric before stopping; 0 never stops.
@@ -185,13 +193,16 @@ def tree(
         device: `auto`, `cpu`, `cuda`.
         precision: `float32` or `bf16`.
     """
-    given = {"negatives": negatives, "max_history": max_history, "batch_size": batch_size}
+    given = {
+        "leaves": leaves, "sampling": sampling, "negatives": negatives, "max_history": max_history,
+        "batch_size": batch_size, "epochs": epochs,
+    }  # fmt: skip
     chosen = _chosen(given, device)
     _check(locals() | chosen)
+    leaves, sampling, draws, most, size, epochs = chosen.values()
     _say_preset({n: chosen[n] for n in given if given[n] is None}, sampling)
-    draws, size = chosen["negatives"], chosen["batch_size"]
     longest = int(train.histories.lengths.max(initial=1)) - 1
-    length = max(1, min(chosen["max_history"], longest))
+    length = max(1, min(most, longest))
     widest = max(beam, train.num_items) if leaves == "none" else beam
     shape = tree_build.shape_for(train.num_items, arity, widest, room)
     quick: dict[str, Any] = {}
@@ -222,18 +233,18 @@ def tree(
     )  # fmt: skip
     settings = Settings(
         size, lr, decay, seed, precision, lr_end=lr_end, per_row=per_row,
-        epochs=every if restart else epochs,
+        epochs=every if restart else epochs, by_step=True,
     )  # fmt: skip
     return Job(parts, settings, Schedule(epochs, patience, device))
 
 
-def _chosen(given: Mapping[str, int | None], device: str) -> dict[str, int]:
+def _chosen(given: Mapping[str, Any], device: str) -> dict[str, Any]:
     """What was given, and where nothing was, what is right for the device."""
     preset = PRESET["cuda" if pick_device(device).type == "cuda" else "cpu"]
     return {n: preset[n] if value is None else value for n, value in given.items()}
 
 
-def _say_preset(taken: Mapping[str, int], sampling: str) -> None:
+def _say_preset(taken: Mapping[str, Any], sampling: str) -> None:
     """What was taken because of the device; siblings are as many as there are."""
     words = [f"{n}={v}" for n, v in taken.items() if (n, sampling) != ("negatives", "siblings")]
     if words:
@@ -244,6 +255,8 @@ def _check(given: Mapping[str, Any]) -> None:
     """Refuse what makes no sense, before any work is done."""
     for name, known in WORDS.items():
         choose("tree", name, given[name], known)
+    if not Path(given["leaves"]).exists():
+        choose("tree", "leaves", given["leaves"], LEAVES)
     within("tree", given, positive=POSITIVE, at_least_0=AT_LEAST_0, from_0_to_1=("lr_end",))
     at_least("tree", 2, arity=given["arity"])
     if given["sampling"] in ("siblings", "beam") and given["objective"] == "softmax":
@@ -275,6 +288,8 @@ def _order(
     if how == "category":
         assert category is not None
         return tree_build.by_category(categories(train, category), seed=seed)
+    if how not in LEAVES:
+        return _order_of(train, how)
     say(f"vectors of a quick {how} model first, for the leaves")
     if how == "factors":
         job: Any = rg(train, dim=64, epochs=4, seed=seed, device=device)
@@ -283,6 +298,17 @@ def _order(
         job = _sequence_model(train, seed, device, quick)
     vectors = job.scorer.items.weight.detach().float().cpu().numpy()
     return tree_build.by_vectors(vectors, shape, seed=seed)
+
+
+def _order_of(train: Interactions, path: str) -> np.ndarray:
+    """Items as they lie in a saved tree, those that it does not know behind them."""
+    model = load(path)
+    if not isinstance(model.index, Tree):
+        raise SoftdexError(f"tree: leaves={path!r} is {model.recipe}, which has no tree.")
+    lies = model.index.item_of.cpu().numpy()
+    known = train.items.lookup(model.items.take(lies[lies >= 0]))
+    known = known[known >= 0]
+    return np.append(known, np.setdiff1d(np.arange(train.num_items), known))
 
 
 def _sequence_model(train: Interactions, seed: int, device: str, quick: dict[str, Any]) -> Any:

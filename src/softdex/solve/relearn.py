@@ -47,13 +47,14 @@ class Rounds(NamedTuple):
 @torch.no_grad()
 def relearn(
     tree: Tree, feed: Windows, optimizer: RowAdam, rounds: Rounds, generator: torch.Generator
-) -> dict[str, float]:
-    """Learn a tree in place, and say what came of it."""
+) -> dict[str, Any]:
+    """Learn a tree in place, and say what came of it: the share of items that moved, what the first
+    stage gained an instance, and the held-out log-probability of each level before and after."""
     began = time.perf_counter()
     asked, held = chosen_instances(feed, rounds.per_item, generator)
     old = tree.slot_of.clone()
     likely = mean_log_prob(tree, feed, held)
-    figures: dict[str, float] = {}
+    figures: dict[str, Any] = {}
     if rounds.by == "cluster":
         new = _clustered(tree, optimizer.table.weight)
     else:
@@ -65,7 +66,7 @@ def relearn(
             rule=rounds.rule,
         )
         new = learned.slot_of
-        figures["gain"] = (learned.after[0] - learned.before[0]) / len(asked)
+        figures["gain"] = round((learned.after[0] - learned.before[0]) / len(asked), 5)
     place(tree, new)
     if rounds.move:
         for tensor in (optimizer.table.weight, *optimizer.state().values()):
@@ -73,12 +74,12 @@ def relearn(
             leaves[new] = leaves[old]
         torch.autograd.graph.increment_version(optimizer.table.weight)
     figures |= {
-        "moved": float((new != old).float().mean()),
+        "moved": round(float((new != old).float().mean()), 5),
         "held_before": likely,
         "held_after": mean_log_prob(tree, feed, held),
     }
     say(f"learned the tree in {time.perf_counter() - began:.1f} s: {figures['moved']:.0%} moved")
-    return {name: round(value, 5) for name, value in figures.items()}
+    return figures
 
 
 def chosen_instances(
@@ -102,10 +103,14 @@ def batches(feed: Windows, at: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         yield feed.instances(at[start : start + BATCH])
 
 
-def mean_log_prob(tree: Tree, feed: Windows, at: Tensor) -> float:
-    """The mean log-probability of a walk down a tree to end at the item that was found."""
-    each = [tree.log_prob(q, i.unsqueeze(1)).double().sum() for q, i in batches(feed, at)]
-    return float(sum(each)) / max(1, len(at))
+def mean_log_prob(tree: Tree, feed: Windows, at: Tensor) -> list[float]:
+    """The mean log-probability of a walk, of each level, to come by the item that was found."""
+    total = torch.zeros(tree.depth, dtype=torch.float64)
+    for query, item in batches(feed, at):
+        for level in range(1, tree.depth + 1):
+            own = (tree.slot_of[item] // tree.width(level)).unsqueeze(1)
+            total[level - 1] += float(tree.level(level).log_prob(query, own).double().sum())
+    return [round(value, 5) for value in (total / max(1, len(at))).tolist()]
 
 
 def place(tree: Tree, slot_of: Tensor) -> None:

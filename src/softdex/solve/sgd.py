@@ -80,6 +80,7 @@ class Settings:
         refit_every: steps after which the index follows the scorer; 0 never.
         per_row: tables keep one second moment a row: a third less memory and traffic.
         smooth: share of the events whose target becomes one of the items most like it.
+        by_step: the rate falls with every step and not with every epoch: for few epochs.
     """
 
     batch_size: int = 2048
@@ -92,6 +93,7 @@ class Settings:
     epochs: int = 1
     per_row: bool = False
     smooth: float = 0.0
+    by_step: bool = False
 
 
 class Job(NamedTuple):
@@ -193,7 +195,7 @@ class Trainer:
         self.generator = torch.Generator(device).manual_seed(settings.seed + 1)
         self.total = torch.zeros((), dtype=torch.float64, device=device)
         self.replay = Replay(self.generator) if on_gpu else None
-        self.learned: dict[str, float] = {}
+        self.learned: dict[str, Any] = {}
 
     def read(self, log: Interactions) -> None:
         """Take the events of a log to the device."""
@@ -266,6 +268,9 @@ class Trainer:
         done = progress.epoch % falls / max(1, falls - 1)
         self.lr.fill_(self.settings.lr * (1 - (1 - lr_end) * done))
         for at in _batches(self.feed.size, progress, self.settings, self.device):
+            if self.settings.by_step:
+                done = (progress.epoch % falls + progress.step / a_epoch) / falls
+                self.lr.fill_(self.settings.lr * (1 - (1 - lr_end) * done))
             whole = len(at) == self.settings.batch_size
             if self.replay is not None and whole:
                 self.replay(self.step, at)

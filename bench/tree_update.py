@@ -1,0 +1,99 @@
+"""One learning of a tree as items and instances grow, beside the bare evaluations that it needs.
+
+python bench/tree_update.py [items] [instances an item] [history]  (default 1e4 and 1e5, 10, 20)
+
+The scorer is untrained: this is about time. "evaluations": the same nodes of the same histories
+scored and nothing done with it, which is the limit.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from _harness import peak, report, reset_peak
+from softdex.index.tree import Tree
+from softdex.index.tree_learn import stages
+from softdex.interactions import Interactions
+from softdex.keys import range_keys
+from softdex.recipes.tree import tree
+from softdex.solve.relearn import BATCH, Rounds, relearn
+
+EVENTS = 100  # of a user
+GPU = torch.cuda.is_available()
+
+
+def log_of(items: int, each: int) -> Interactions:
+    """Every item equally often, in random order."""
+    draw = np.random.default_rng(0)
+    item = draw.permutation(np.repeat(np.arange(items, dtype=np.int32), each))
+    users = -(-len(item) // EVENTS)
+    user = np.repeat(np.arange(users, dtype=np.int32), EVENTS)[: len(item)]
+    return Interactions(range_keys(users), range_keys(items), user, item, time=np.arange(len(item)))
+
+
+def synchronised() -> float:
+    if GPU:
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def measured(items: int, each: int, history: int) -> dict[str, Any]:
+    reset_peak()
+    log = log_of(items, each)
+    job = tree(log, leaves="random", max_history=history, per_row=True)
+    trainer = job.trainer(log)
+    trainer.modules.eval()
+    index, feed = trainer.index, trainer.feed
+    assert isinstance(index, Tree)
+    wide = sum(stage.wide for stage in stages(index, 7))
+    evaluations = bare(index, feed)  # also compiles
+    began = synchronised()
+    evaluations = bare(index, feed)
+    per_batch = (synchronised() - began) / evaluations
+    figures: dict[str, Any] = {}
+    for rule in ("auction", "greedy"):
+        how = Rounds(1, per_item=each, rule=rule)
+        began = synchronised()
+        found = relearn(index, feed, trainer.optimizers[0], how, trainer.generator)  # type: ignore[arg-type]
+        figures[f"{rule} s"] = round(synchronised() - began, 2)
+        figures[f"{rule}, gain an instance"] = found["gain"]
+    figures["evaluations"] = feed.size * wide
+    figures["evaluations s"] = round(per_batch * feed.size / BATCH, 2)
+    figures["peak GB"] = peak(lambda: None)
+    return figures
+
+
+@torch.no_grad()
+def bare(index: Tree, feed: Any) -> int:
+    """Score what a stage scores, for a few batches; how many there were."""
+    count = 3
+    for start in range(0, count * BATCH, BATCH):
+        at = torch.arange(start, start + BATCH, device=index.item_of.device) % feed.size
+        query, item = feed.instances(at)
+        for stage in stages(index, 7):
+            above = index.slot_of[item] // index.width(stage.upto) // stage.wide * stage.wide
+            nodes = above.unsqueeze(1) + torch.arange(stage.wide, device=at.device)
+            index.scores(index.seen(query, stage.upto), stage.upto, nodes)
+    return count
+
+
+def main() -> None:
+    given = [int(float(a)) for a in sys.argv[1:]]
+    each, history = [*given[1:], *(10, 20)[len(given[1:]) :]][:2]
+    sizes = given[:1] or [10**4, 10**5]
+    report(
+        "tree_update",
+        f"{each} instances an item, history {history}, binary tree, beam 150, gap 7",
+        device=torch.cuda.get_device_name() if GPU else "cpu",
+        threads=torch.get_num_threads(),
+        figures={f"{items:,} items": measured(items, each, history) for items in sizes},
+    )
+
+
+if __name__ == "__main__":
+    main()

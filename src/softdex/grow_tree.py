@@ -1,0 +1,154 @@
+"""Grow a tree: new items get leaves near what suits them, and a full tree one more level."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from softdex.din import Din
+from softdex.encode.table import Table
+from softdex.errors import DataError
+from softdex.index.tree import Tree
+from softdex.index.tree_learn import Stage, Weigh, by_histories, open_slots, seat
+from softdex.interactions import Interactions
+from softdex.ragged import Ragged
+
+EVENTS = 1024  # at a time
+BLOCK = 256  # new items whose likeness to all slots is held at a time
+
+
+class Model(Protocol):
+    """What of a `Retriever` is asked."""
+
+    encoder: Any
+    seen: Ragged
+    item_table: pa.Table | None
+
+
+def with_items(tree: Tree, model: Model, log: Interactions, order: np.ndarray) -> Tree:
+    """A model's tree with the items of a log, by who has had them, or by their columns.
+
+    `order` says which of all items, the new ones the last, comes to each place.
+    """
+    new = log.num_items
+    if not len(log) and (model.item_table is None or log.item_table is None):
+        raise DataError(
+            "add_items: the model knows no columns of items to place new ones by. Give a log of "
+            "who has had them, or fit with an item table."
+        )
+    tree = Tree(copy.deepcopy(tree.scorer), **tree.state())
+    while int(open_slots(tree).sum()) < new:
+        tree = deeper(tree)
+    if len(log):
+        weigh = by_log(tree, log, model)
+    else:
+        weigh = by_table(tree, model.item_table, log.item_table)
+    slots = seat(tree, new, weigh)
+    _give_vectors(tree, slots)
+    item_of = tree.item_of.clone()
+    item_of[slots] = torch.arange(len(tree.alive), len(order), device=slots.device).to(item_of)
+    place = torch.from_numpy(np.argsort(order)).to(item_of)
+    alive = torch.cat([tree.alive, tree.alive.new_ones(new)])[torch.from_numpy(order)]
+    moved = torch.where(item_of >= 0, place[item_of.clamp(min=0).long()], -1)
+    return Tree(tree.scorer, **(tree.state() | {"item_of": moved, "alive": alive}))
+
+
+def deeper(tree: Tree) -> Tree:
+    """With one more level: each leaf has children, its item in the first, the others free."""
+    scorer: Any = tree.scorer
+    leaves = scorer.nodes.weight[tree.starts[-1] :]
+    below = leaves.repeat_interleave(tree.arity, 0)
+    table = Table(torch.cat([scorer.nodes.weight, below])).eval()
+    kept = {n: t for n, t in scorer.state_dict().items() if not n.startswith("nodes.")}
+    made = Din(table, **kept).eval()
+    item_of = torch.full_like(tree.item_of, -1).repeat_interleave(tree.arity)
+    item_of[:: tree.arity] = tree.item_of
+    changed = {"item_of": item_of, "depth": torch.tensor(tree.depth + 1)}
+    return Tree(made, **(tree.state() | changed))
+
+
+@torch.no_grad()
+def _give_vectors(tree: Tree, slots: Tensor) -> None:
+    """New leaves have the mean vector of the leaves beside them that somebody lives at."""
+    table = tree.scorer.nodes.weight  # type: ignore[attr-defined]
+    leaves, live = table[tree.starts[-1] :], ~open_slots(tree)
+    todo = slots
+    for level in range(tree.depth - 1, 0, -1):
+        width = tree.width(level)
+        around = (todo // width * width).unsqueeze(1) + torch.arange(width, device=todo.device)
+        lives = live[around]
+        count = lives.sum(1, keepdim=True)
+        mean = (leaves[around] * lives.unsqueeze(2)).sum(1) / count.clamp(min=1)
+        found = count[:, 0] > 0
+        leaves[todo[found]] = mean[found]
+        todo = todo[~found]
+    torch.autograd.graph.increment_version(table)
+
+
+def by_log(tree: Tree, log: Interactions, model: Model) -> Weigh:
+    """What nodes weigh by the histories of those who have had the new items."""
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        for start in range(0, len(log), EVENTS):
+            users = log.user[start : start + EVENTS].astype(np.int64)
+            item = torch.from_numpy(log.item[start : start + EVENTS].astype(np.int64))
+            query = model.encoder(users, model.seen.take(users))
+            yield query, item.to(query.device)
+
+    return by_histories(tree, batches)
+
+
+def by_table(tree: Tree, known: pa.Table, new: pa.Table) -> Weigh:
+    """What nodes weigh by the mean likeness of their items to the new ones: values that they share,
+    rare ones more."""
+    shared = [name for name in new.column_names if name in known.column_names]
+    if not shared:
+        raise DataError(
+            f"add_items: the table has none of the columns that the model knows "
+            f"({', '.join(known.column_names)}). Give one, or a log of who has had the items."
+        )
+    words: dict[Any, int] = {}
+    old_matrix, new_matrix = (_words(table.select(shared), words) for table in (known, new))
+    old_matrix.resize(old_matrix.shape[0], len(words))
+    new_matrix.resize(new_matrix.shape[0], len(words))
+    rare = np.log1p(old_matrix.shape[0] / np.maximum(1, old_matrix.sum(0).A1))
+    taken = tree.item_of >= 0
+    slot = tree.slot_of.cpu().numpy()
+    lives = (~open_slots(tree)).cpu().numpy().astype(np.float32)
+
+    def weigh(at: Tensor, stage: Stage) -> Tensor:
+        found = []
+        size = tree.sizes[stage.upto - 1]
+        living = np.maximum(1, lives.reshape(size, -1).sum(1))
+        for start in range(0, len(at), BLOCK):
+            some = new_matrix[start : start + BLOCK].multiply(rare).tocsr()
+            like = (some @ old_matrix.T).toarray()
+            on_slots = np.zeros((len(like), len(taken)), np.float32)
+            on_slots[:, slot[slot >= 0]] = like[:, slot >= 0]
+            nodes = (on_slots * lives).reshape(len(like), size, -1).sum(2) / living
+            mine = at[start : start + BLOCK].unsqueeze(1) * stage.wide
+            mine = mine + torch.arange(stage.wide, device=at.device)
+            found.append(torch.from_numpy(nodes).to(at.device).float().gather(1, mine))
+        return torch.cat(found)
+
+    return weigh
+
+
+def _words(table: pa.Table, words: dict[Any, int]) -> sp.csr_matrix:
+    """Which rows have which values, of all columns; new ones are added to `words`."""
+    row, column = [], []
+    for name in table.column_names:
+        for i, cell in enumerate(table[name].to_pylist()):
+            for value in cell if isinstance(cell, list) else [cell]:
+                if value is not None:
+                    row.append(i)
+                    column.append(words.setdefault((name, value), len(words)))
+    ones = np.ones(len(row), np.float32)
+    return sp.csr_matrix((ones, (row, column)), (table.num_rows, max(1, len(words))))
