@@ -57,7 +57,7 @@ def measured(items: int, each: int, history: int) -> dict[str, Any]:
     per_batch = (synchronised() - began) / evaluations
     figures: dict[str, Any] = {}
     for rule in ("auction", "greedy"):
-        how = Rounds(1, per_item=each, rule=rule)
+        how = Rounds((), per_item=each, rule=rule)
         began = synchronised()
         found = relearn(index, feed, trainer.optimizers[0], how, trainer.generator)  # type: ignore[arg-type]
         figures[f"{rule} s"] = round(synchronised() - began, 2)

@@ -147,7 +147,7 @@ class Din(nn.Module):
             return x
         if self.kind == "layer":
             return layer_norm(x, x.shape[-1:], scale, shift)
-        learns = self.training and torch.is_grad_enabled()
+        learns = self.training and torch.is_grad_enabled() and x.shape[:-1].numel() > 1
         mean, variance = stats
         flat = batch_norm(x.flatten(0, 1), mean, variance, scale, shift, learns, MOMENTUM, TINY)
         return flat.view_as(x)

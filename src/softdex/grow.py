@@ -145,7 +145,12 @@ def _new_rows(model: Model, log: Interactions) -> dict[str, Tensor]:
 def edit_items(model: Model, items: Any, where: str, *, living: bool) -> None:
     """Take items out of the index of a model, or put them back."""
     rows = torch.from_numpy(find(model.items, listed(items), where, "items").astype(np.int64))
-    model.index = model.index.insert(rows) if living else model.index.delete(rows)
+    if not living:
+        model.index = model.index.delete(rows)
+    elif isinstance(model.index, Tree):
+        model.index = grow_tree.housed(model.index, rows)
+    else:
+        model.index = model.index.insert(rows)
     everything = torch.ones(len(model.items), dtype=torch.bool)
     alive = everything if model.index.alive is None else model.index.alive
     model.info["removed"] = int((~alive).sum())

@@ -43,16 +43,13 @@ def with_items(tree: Tree, model: Model, log: Interactions, order: np.ndarray) -
             "add_items: the model knows no columns of items to place new ones by. Give a log of "
             "who has had them, or fit with an item table."
         )
-    tree = Tree(copy.deepcopy(tree.scorer), **tree.state())
-    while int(open_slots(tree).sum()) < new:
-        tree = deeper(tree)
+    tree = _with_room(tree, new)
     if len(log):
         weigh = by_log(tree, log, model)
     else:
         weigh = by_table(tree, model.item_table, log.item_table)
-    slots = seat(tree, new, weigh)
-    _give_vectors(tree, slots)
     item_of = tree.item_of.clone()
+    slots = _seated(tree, new, weigh)
     item_of[slots] = torch.arange(len(tree.alive), len(order), device=slots.device).to(item_of)
     place = torch.from_numpy(np.argsort(order)).to(item_of)
     alive = torch.cat([tree.alive, tree.alive.new_ones(new)])[torch.from_numpy(order)]
@@ -60,17 +57,50 @@ def with_items(tree: Tree, model: Model, log: Interactions, order: np.ndarray) -
     return Tree(tree.scorer, **(tree.state() | {"item_of": moved, "alive": alive}))
 
 
+def housed(tree: Tree, items: Tensor) -> Tree:
+    """With these known items, those whose leaves were given away in other ones."""
+    lost = items[tree.slot_of[items] < 0]
+    if len(lost):
+        tree = _with_room(tree, len(lost))
+        item_of = tree.item_of.clone()
+        slots = _seated(tree, len(lost), lambda at, stage: torch.zeros(len(at), stage.wide))
+        item_of[slots] = lost.to(item_of)
+        tree = Tree(tree.scorer, **(tree.state() | {"item_of": item_of}))
+    return tree.insert(items)
+
+
+def _with_room(tree: Tree, new: int) -> Tree:
+    """A copy that has leaves for so many more."""
+    tree = Tree(copy.deepcopy(tree.scorer), **tree.state())
+    while int(open_slots(tree).sum()) < new:
+        tree = deeper(tree)
+    return tree
+
+
+def _seated(tree: Tree, new: int, weigh: Weigh) -> Tensor:
+    """Slots for new items; their leaves have vectors now."""
+    slots = seat(tree, new, weigh)
+    _give_vectors(tree, slots)
+    return slots
+
+
 def deeper(tree: Tree) -> Tree:
-    """With one more level: each leaf has children, its item in the first, the others free."""
+    """With one more level: each leaf has children, its item in the first, the others free. Where
+    there is one level, and all of it is scored, it becomes longer instead."""
     scorer: Any = tree.scorer
     leaves = scorer.nodes.weight[tree.starts[-1] :]
-    below = leaves.repeat_interleave(tree.arity, 0)
+    flat = tree.depth == 1
+    below = leaves if flat else leaves.repeat_interleave(tree.arity, 0)
     table = Table(torch.cat([scorer.nodes.weight, below])).eval()
     kept = {n: t for n, t in scorer.state_dict().items() if not n.startswith("nodes.")}
     made = Din(table, **kept).eval()
-    item_of = torch.full_like(tree.item_of, -1).repeat_interleave(tree.arity)
-    item_of[:: tree.arity] = tree.item_of
-    changed = {"item_of": item_of, "depth": torch.tensor(tree.depth + 1)}
+    free = torch.full_like(tree.item_of, -1)
+    if flat:
+        item_of = torch.cat([tree.item_of, free])
+    else:
+        item_of = free.repeat_interleave(tree.arity)
+        item_of[:: tree.arity] = tree.item_of
+    changed = {"item_of": item_of, "depth": torch.tensor(tree.depth + (not flat))}
     return Tree(made, **(tree.state() | changed))
 
 
@@ -79,7 +109,7 @@ def _give_vectors(tree: Tree, slots: Tensor) -> None:
     """New leaves have the mean vector of the leaves beside them that somebody lives at."""
     table = tree.scorer.nodes.weight  # type: ignore[attr-defined]
     leaves, live = table[tree.starts[-1] :], ~open_slots(tree)
-    todo = slots
+    todo, mean_of_all = slots, leaves[live].mean(0)
     for level in range(tree.depth - 1, 0, -1):
         width = tree.width(level)
         around = (todo // width * width).unsqueeze(1) + torch.arange(width, device=todo.device)
@@ -89,6 +119,7 @@ def _give_vectors(tree: Tree, slots: Tensor) -> None:
         found = count[:, 0] > 0
         leaves[todo[found]] = mean[found]
         todo = todo[~found]
+    leaves[todo] = mean_of_all
     torch.autograd.graph.increment_version(table)
 
 

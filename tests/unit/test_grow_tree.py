@@ -118,11 +118,12 @@ def test_new_items_of_a_table_lie_among_their_own_kind(model: sdx.Retriever) -> 
     rows = model.items.lookup(new["item"].combine_chunks())
     alike = []
     for row, kind in zip(rows.tolist(), new["kind"].to_pylist(), strict=True):
-        node = int(tree.slot_of[row]) // tree.width(1)
+        width = tree.width(tree.depth - 2)
+        node = int(tree.slot_of[row]) // width
         beside = [
             kinds[i]
             for i in range(tree.num_items)
-            if i not in rows and int(tree.slot_of[i]) // tree.width(1) == node
+            if i not in rows and int(tree.slot_of[i]) // width == node
         ]
         alike.append(beside.count(kind) / max(1, len(beside)))
     assert np.mean(alike) > 0.6
@@ -139,6 +140,29 @@ def test_the_leaves_of_what_is_gone_are_given_to_what_comes(
     assert tree_in(model).depth == depth
     users = warm.users.all().to_pylist()[:40]
     assert not set(gone) & set(model.recommend(users=users, k=60)["item"].to_pylist())
+
+
+def test_what_lost_its_leaf_gets_another_when_it_comes_back(
+    model: sdx.Retriever, logs: tuple[sdx.Interactions, sdx.Interactions]
+) -> None:
+    warm, late = logs
+    gone = warm.items.all().to_pylist()[:30]
+    model.remove_items(gone)
+    model.add_items(late)
+    model.restore_items(gone)
+    tree = tree_in(model)
+    assert (tree.slot_of >= 0).all()
+    assert sorted(tree.item_of[tree.item_of >= 0].tolist()) == list(range(len(model.items)))
+
+
+def test_a_model_without_a_tree_still_scores_every_item(
+    logs: tuple[sdx.Interactions, sdx.Interactions],
+) -> None:
+    given = {n: v for n, v in OPTIONS.items() if n not in ("leaves", "category", "beam")}
+    model = sdx.fit("din", logs[0], **(given | {"epochs": 1}))
+    model.add_items(logs[1])
+    assert tree_in(model).depth == 1
+    assert model.recommend(users=["u001"], k=5).num_rows == 5
 
 
 def test_drift_is_noted_and_said(

@@ -141,7 +141,7 @@ def test_items_whose_histories_all_want_another_slot_get_it(
     items = torch.arange(20).repeat(3)
     found = learn(tree, lambda: [(items, items)], gap=gap, binary=binary, rule=rule)
     assert torch.equal(found.slot_of, favourite)
-    assert found.after[0] > found.before[0]
+    assert found.after > found.before
 
 
 # in training -------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_what_moves_with_its_items_leaves_the_best_of_all_leaves_as_they_were(
     history = trainer.feed.instances(torch.arange(5))[0]
     before = trainer.index.score(history, torch.arange(parts.train.num_items))
     for move in (True, False):
-        how = rounds_of.Rounds(1, move=move)
+        how = rounds_of.Rounds((), move=move)
         optimizer, draw = trainer.optimizers[0], trainer.generator
         figures = rounds_of.relearn(trainer.index, trainer.feed, optimizer, how, draw)
         assert figures["moved"] > 0.5
@@ -234,6 +234,10 @@ def test_a_run_in_rounds_that_was_killed_ends_where_it_would_have(
         ("plt", {"rectify": "path"}, "rectify"),
         ("din", {"rounds": 2}, "rounds"),
         ("dtr", {"warm_up": 1}, "warm_up"),
+        ("dtr", {"rectify": "path", "warm_up": 4}, "leaves none of 4"),
+        ("dtr", {"gap": 3}, "gap= has no effect with rounds=1"),
+        ("dtr", {"rounds": 2, "beam": 500}, "no tree to learn"),
+        ("dtr", {"leaves": "trees/old.sdx"}, "there is no such file"),
         ("dtr", {"rectify": "path", "estimator": "nowhere.sdx"}, "nowhere.sdx"),
     ],
     ids=str,
@@ -269,3 +273,33 @@ def test_labels_can_be_rectified_by_a_saved_sequence_model(
     sdx.fit("popular", parts.train).save(tmp_path / "p.sdx")
     with pytest.raises(SoftdexError, match="Give a saved sasrec"):
         sdx.fit("dtr", parts.train, **SMALL, rectify="path", estimator=str(tmp_path / "p.sdx"))
+
+
+def test_items_that_nobody_was_asked_about_stay_where_nobody_wants_their_place() -> None:
+    draw = torch.Generator().manual_seed(0)
+    weight = torch.zeros(40, 8)
+    weight[:10] = torch.randn(10, 8, generator=draw)
+    stays = torch.arange(8).repeat_interleave(5)[torch.randperm(40, generator=draw)]
+    room = torch.full((1, 8), 5)
+    chosen = deal(weight, torch.zeros(40, dtype=torch.int64), room, stays)
+    assert (chosen[10:] == stays[10:]).float().mean() > 0.6
+
+
+@pytest.mark.parametrize("negatives", [10, 70])
+def test_narrow_levels_are_filled_up_for_a_beam(parts: sdx.Split, negatives: int) -> None:
+    given = SMALL | {"beam": 4, "negatives": negatives, "epochs": 1}
+    model = sdx.fit("otm", parts.train, **given)
+    assert np.isfinite(model.info["training"]["history"][0]["loss"])
+
+
+@pytest.mark.parametrize(("rounds", "epochs"), [(4, 6), (5, 6), (2, 5)])
+def test_there_are_as_many_rounds_as_were_asked_for(rounds: int, epochs: int) -> None:
+    starts = rounds_of.starts_of(rounds, epochs)
+    assert len(set(starts)) == rounds - 1
+    assert all(0 < start < epochs for start in starts)
+
+
+def test_a_refit_learns_the_tree_as_often(parts: sdx.Split) -> None:
+    given = SMALL | {"epochs": 3, "max_instances": 500}
+    model = sdx.fit("jtm", parts.train, valid=parts.valid, refit=True, **given)
+    assert model.info["refitted"]

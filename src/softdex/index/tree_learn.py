@@ -9,6 +9,7 @@ C of their descendants.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from softdex.index.tree import NOWHERE, Tree
 
 RULES = ("auction", "greedy")
 SHARE = 0.1  # of what the best column is worth more than the next: a bid is so much more
+WIDEST = 128  # candidates under a node
 BIDS = 500  # rounds of an auction, at most
 LEAST = -1e4  # what a node where nothing lives weighs for an instance
 
@@ -29,12 +31,12 @@ Batches = Callable[[], Iterable[tuple[Any, Tensor]]]
 
 
 class Learned(NamedTuple):
-    """Where items lie now: the slot of each (I,), and of each stage the sum of their weights, with
-    the old places and with the new ones."""
+    """Where items lie now: the slot of each (I,), and the sum of their weights in the first stage,
+    with the old places and with the new ones."""
 
     slot_of: Tensor
-    before: list[float]
-    after: list[float]
+    before: float
+    after: float
 
 
 @torch.no_grad()
@@ -46,32 +48,34 @@ def learn(
     Args:
         tree: as it is, with the scorer that was trained on it.
         batches: instances, of items that have a place.
-        gap: levels of a stage; the first stage is level 1.
+        gap: levels of a stage, fewer where nodes have many children; the first stage is level 1.
         binary: weigh a node by the yes and no of its path below the last stage (JTM), and not by
             its log-softmax among the candidates (DTR).
         rule: of the deal: an `auction`, near the best there is, or the papers' `greedy` one.
     """
     choose("learn", "rule", rule, RULES)
-    at, before, after = torch.zeros_like(tree.slot_of), [], []
+    at, sums = torch.zeros_like(tree.slot_of), []
     for stage in stages(tree, gap):
         weight = by_histories(tree, batches, binary=binary)(at, stage)
         room = _under(tree, tree.item_of >= 0, stage)
         old = tree.slot_of // tree.width(stage.upto)
         stays = torch.where(old // stage.wide == at, old % stage.wide, -1)
         chosen = deal(weight, at, room, stays, rule=rule)
-        after.append(float(weight.gather(1, chosen.unsqueeze(1)).double().sum()))
-        kept = weight.gather(1, stays.clamp(min=0).unsqueeze(1)).squeeze(1)
-        before.append(float(torch.where(stays >= 0, kept, 0.0).double().sum()))
+        if stage.above == 0:
+            sums = [weight.gather(1, c.unsqueeze(1)).double().sum() for c in (stays, chosen)]
         at = at * stage.wide + chosen
-    return Learned(at, before, after)
+    return Learned(at, *map(float, sums))
 
 
 @torch.no_grad()
-def seat(tree: Tree, items: int, weigh: Weigh, *, gap: int = 7) -> Tensor:
-    """Slots for new items (I,), among those where nothing lives, of which there must be enough."""
+def seat(tree: Tree, items: int, weigh: Weigh) -> Tensor:
+    """Slots for new items (I,), among free ones and then those of what is gone, of which there must
+    be enough."""
     at = torch.zeros(items, dtype=torch.int64, device=tree.slot_of.device)
-    for stage in stages(tree, gap):
-        room = _under(tree, open_slots(tree), stage)
+    free = tree.item_of < 0
+    places = free if int(free.sum()) >= items else open_slots(tree)
+    for stage in stages(tree, 1):
+        room = _under(tree, places, stage)
         at = at * stage.wide + deal(weigh(at, stage), at, room, torch.full_like(at, -1))
     return at
 
@@ -96,6 +100,7 @@ Weigh = Callable[[Tensor, Stage], Tensor]
 
 def stages(tree: Tree, gap: int) -> list[Stage]:
     """From the top to the leaves."""
+    gap = min(gap, max(1, int(math.log(WIDEST, tree.arity))))
     ends = sorted({1, *range(tree.depth, 1, -gap)})
     below = [Stage(a, b, tree.arity ** (b - a)) for a, b in itertools.pairwise(ends)]
     return [Stage(0, 1, tree.sizes[0]), *below]
@@ -143,16 +148,18 @@ def deal(
     """
     weight = torch.where(room[group] > 0, weight, NOWHERE)
     if rule == "auction":
-        return _auction(weight, group, room)
+        return _auction(weight, group, room, stays)
     return _greedy(weight, group, room, stays)
 
 
-def _auction(weight: Tensor, group: Tensor, room: Tensor) -> Tensor:
+def _auction(weight: Tensor, group: Tensor, room: Tensor, stays: Tensor) -> Tensor:
     """Items bid for columns what these are worth more to them than the next best; a column keeps
     its highest bids, and its price is the least of them (Bertsekas)."""
     columns, places = weight.shape[1], room.flatten()
     two = weight.topk(min(2, columns), 1).values
     step = SHARE * (two[:, 0] - two[:, -1]).nan_to_num(posinf=0.0).mean()
+    loyal = (stays >= 0).nonzero()[:, 0]
+    weight[loyal, stays[loyal]] += step  # who has nothing to say stays, if nobody wants the place
     price = torch.zeros_like(places, dtype=weight.dtype)
     held, bid = torch.full_like(group, -1), torch.zeros_like(weight[:, 0])
     for _ in range(BIDS):

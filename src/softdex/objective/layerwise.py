@@ -42,4 +42,5 @@ def level_binary(pos: Tensor, neg: Tensor, hit: Tensor, label: Tensor | float = 
         loss (B,). With all siblings of the path as the others, the product of the sigmoids along a
         path is the probability of its node (probabilistic label trees).
     """
-    return softplus(pos) - label * pos + (softplus(neg.clamp(min=FLOOR)) * ~hit).sum(1)
+    own = label * softplus(-pos) + (1 - label) * softplus(pos)
+    return own + (softplus(neg.clamp(min=FLOOR)) * ~hit).sum(1)

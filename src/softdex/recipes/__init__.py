@@ -178,7 +178,10 @@ def refitted(
     **kept: Any,
 ) -> Retriever:
     """The same recipe on train and validation, for as many epochs as were best."""
-    again = dict(chosen) | {"epochs": model.info["training"]["best_epoch"], "patience": 0}
+    best, history = model.info["training"]["best_epoch"], model.info["training"]["history"]
+    again = dict(chosen) | {"epochs": best, "patience": 0}
+    if "rounds" in again:  # trees: as often learned as until then
+        again["rounds"] = 1 + sum("moved" in record for record in history[:best])
     whole = extend(train, valid)
     new = learn(name, again, recipe(name)(whole, **again), whole, **kept)
     new.info["metrics"] = model.info["metrics"]

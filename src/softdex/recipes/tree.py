@@ -24,7 +24,7 @@ from softdex.solve import loop
 from softdex.solve.feed import Reading
 from softdex.solve.loop import Schedule, pick_device
 from softdex.solve.rectify import KINDS, Estimate, Rectify, estimate_by
-from softdex.solve.relearn import BY, Rounds
+from softdex.solve.relearn import BY, Rounds, starts_of
 from softdex.solve.sgd import Composition, Job, Settings
 from softdex.solve.tree import SAMPLINGS, TreeLoss, categories
 from softdex.tables import say
@@ -48,8 +48,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "relearn": "binary",
         "rounds": 2,
     },
-    "otm": {"objective": "binary", "sampling": "beam"},
-    "plt": {"objective": "binary", "sampling": "siblings"},
+    "otm": {"objective": "binary", "sampling": "beam", "relearn": "binary"},
+    "plt": {"objective": "binary", "sampling": "siblings", "relearn": "binary"},
     "din": {"sampling": "uniform", "leaves": "none"},
 }
 ROUNDS = ("rounds", "relearn", "gap", "deal", "per_item", "move", "restart")
@@ -58,8 +58,8 @@ FIXED = {
     "dtr": ("objective", "relearn"),
     "tdm": ("objective", "sampling", "relearn", "gap", "deal", "per_item", *LABELS),
     "jtm": ("objective", "sampling", "relearn", *LABELS),
-    "otm": ("objective", "sampling", *LABELS),
-    "plt": ("objective", "sampling", "negatives", *LABELS),
+    "otm": ("objective", "sampling", "relearn", *LABELS),
+    "plt": ("objective", "sampling", "negatives", "relearn", *LABELS),
     "din": ("sampling", "leaves", "category", "arity", "beam", "room", *ROUNDS, *LABELS),
 }
 SPACE = {"lr": (0.002, 0.02), "negatives": [20, 70], "sampling": ["tree", "uniform"]}
@@ -76,6 +76,7 @@ READ_BY = {
     "normalise": ("rectify", ("path", "child")),
     "estimator": ("rectify", ("path", "child")),
     "warm_up": ("rectify", ("path", "child")),
+    **dict.fromkeys(("gap", "deal", "per_item", "move", "restart"), ("rounds", range(2, 10**9))),
 }
 LEAVES = ("sequence", "factors", "category", "random", "none")
 WORDS = {
@@ -156,8 +157,8 @@ def tree(
             of a leaf); None: `tree` on a GPU, `uniform` on a CPU.
         leaves: how items come to their leaves: by clusters of vectors of a `sequence` model or of
             `factors`, both quickly trained; by `category`; or at `random`. With `none` there is
-            one level: every item is scored. The path of a saved tree: as there. None: `sequence`
-            on a GPU, `factors` on a CPU.
+            one level: every item is scored. The path of a saved tree: in the order they have
+            there. None: `sequence` on a GPU, `factors` on a CPU.
         category: the column of the item table, for leaves="category".
         arity: children of a node.
         room: share of free leaves, for items to come.
@@ -205,11 +206,17 @@ def tree(
     length = max(1, min(most, longest))
     widest = max(beam, train.num_items) if leaves == "none" else beam
     shape = tree_build.shape_for(train.num_items, arity, widest, room)
+    if shape.depth == 1 and (rounds > 1 or rectify != "none"):
+        raise SoftdexError(
+            f"tree: a beam of {widest} holds all {train.num_items:,} items, so there is no tree to "
+            "learn and nothing to rectify. Lower beam, or leave rounds and rectify out."
+        )
+    given_estimate = None if estimator is None else _given_estimate(train, estimator, device)
     quick: dict[str, Any] = {}
     order = _order(train, leaves, shape, category, seed, device, quick)
     labels = None
     if rectify != "none":
-        estimate = _estimate(train, estimator, seed, device, quick)
+        estimate = given_estimate or _quick_estimate(train, seed, device, quick)
         labels = Rectify(rectify, estimate, normalise, warm_up)
     generator = torch.Generator().manual_seed(seed)
     rows = sum(shape.level_sizes)
@@ -225,15 +232,16 @@ def tree(
     )
     loss = TreeLoss(objective, sampling, draws)
     reading = Reading(length, min_history, windows == "last", max_instances)
-    every = -(-epochs // rounds)
-    learning = Rounds(every, relearn, per_item, gap, deal, move) if rounds > 1 else None
+    learning = None
+    if rounds > 1:
+        learning = Rounds(starts_of(rounds, epochs), relearn, per_item, gap, deal, move)
     parts = Composition(
         Recent(torch.tensor(length)), scorer, index, loss, draws * shape.depth, proposes=False,
         shared=False, reading=reading, rounds=learning, rectify=labels,
     )  # fmt: skip
     settings = Settings(
         size, lr, decay, seed, precision, lr_end=lr_end, per_row=per_row,
-        epochs=every if restart else epochs, by_step=True,
+        epochs=epochs, by_step=True, restart=restart,
     )  # fmt: skip
     return Job(parts, settings, Schedule(epochs, patience, device))
 
@@ -255,8 +263,11 @@ def _check(given: Mapping[str, Any]) -> None:
     """Refuse what makes no sense, before any work is done."""
     for name, known in WORDS.items():
         choose("tree", name, given[name], known)
-    if not Path(given["leaves"]).exists():
-        choose("tree", "leaves", given["leaves"], LEAVES)
+    if given["leaves"] not in LEAVES and not Path(given["leaves"]).exists():
+        raise SoftdexError(
+            f"tree: expected leaves as {', '.join(LEAVES)} or the path of a saved tree, got "
+            f"{given['leaves']!r}, and there is no such file."
+        )
     within("tree", given, positive=POSITIVE, at_least_0=AT_LEAST_0, from_0_to_1=("lr_end",))
     at_least("tree", 2, arity=given["arity"])
     if given["sampling"] in ("siblings", "beam") and given["objective"] == "softmax":
@@ -266,6 +277,11 @@ def _check(given: Mapping[str, Any]) -> None:
     if given["rounds"] > given["epochs"]:
         raise SoftdexError(
             f"tree: {given['rounds']} rounds need as many epochs, got {given['epochs']}."
+        )
+    if given["rectify"] != "none" and given["warm_up"] >= given["epochs"]:
+        raise SoftdexError(
+            f"tree: a warm_up of {given['warm_up']} epochs leaves none of {given['epochs']} for "
+            "rectified labels."
         )
     if given["leaves"] == "category" and given["category"] is None:
         raise SoftdexError("tree: leaves='category' needs category=, a column of the item table.")
@@ -323,15 +339,16 @@ def _sequence_model(train: Interactions, seed: int, device: str, quick: dict[str
     return quick["sequence"]
 
 
-def _estimate(
-    train: Interactions, path: str | None, seed: int, device: str, quick: dict[str, Any]
-) -> Estimate:
-    """What says how likely items are."""
-    if path is None:
-        if "sequence" not in quick:
-            say("a quick sequence model first, to rectify labels")
-        job = _sequence_model(train, seed, device, quick)
-        return estimate_by(job.encoder.eval(), job.scorer.eval())
+def _quick_estimate(train: Interactions, seed: int, device: str, quick: dict[str, Any]) -> Estimate:
+    """What a quickly trained model says of how likely items are."""
+    if "sequence" not in quick:
+        say("a quick sequence model first, to rectify labels")
+    job = _sequence_model(train, seed, device, quick)
+    return estimate_by(job.encoder.eval(), job.scorer.eval())
+
+
+def _given_estimate(train: Interactions, path: str, device: str) -> Estimate:
+    """What a saved model says."""
     model = load(path)
     encoder: Any = model.encoder
     scorer: Any = model.index.scorer

@@ -35,6 +35,7 @@ class Progress:
     best: float = -float("inf")
     best_epoch: int = -1
     history: list[dict[str, Any]] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)  # for the record of this epoch
 
 
 class Trainer(Protocol):
@@ -218,8 +219,9 @@ class Run:
         better = metric > progress.best
         if better:
             progress.best, progress.best_epoch = metric, progress.epoch
+        record |= progress.notes
         progress.history.append(record)
-        progress.epoch, progress.step = progress.epoch + 1, 0
+        progress.epoch, progress.step, progress.notes = progress.epoch + 1, 0, {}
         if better and self.measure is not None:
             self.best = {n: t.detach().clone() for n, t in self.trainer.state().items()}
         return record

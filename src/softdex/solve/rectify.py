@@ -20,7 +20,7 @@ from softdex.solve.feed import Windows
 from softdex.tables import say
 
 KINDS = ("none", "path", "child")
-CELLS = 2**26  # scores of items at a time
+ROWS, CELLS = 2048, 2**26  # histories, and scores of items, at a time
 
 Estimate = Callable[[Tensor], Tensor]
 """Histories (B, L) of item ids, -1 before their beginning -> log-probabilities (B, I) of items, up
@@ -77,7 +77,7 @@ def labels_of(tree: Tree, feed: Windows, rectify: Rectify) -> Tensor:
     """What the labels of all instances of a feed count (N, J), kept until the tree is another."""
     began, found = time.perf_counter(), []
     device = tree.item_of.device
-    rows = max(1, CELLS // len(tree.item_of))
+    rows = max(1, min(ROWS, CELLS // len(tree.item_of)))
     kind, estimate, normalise, _ = rectify
     for start in range(0, feed.size, rows):
         at = torch.arange(start, min(start + rows, feed.size), device=device)

@@ -18,15 +18,15 @@ from softdex.solve.rowwise import RowAdam
 from softdex.tables import say
 
 BY = ("softmax", "binary", "cluster")
-BATCH = 1024  # instances whose candidates are scored at a time
+BATCH, MEMORY = 1024, 2**30  # instances whose candidates are scored at a time, and bytes for it
 HELD = 4096  # instances, at most, that say how likely items are before and after
 
 
 class Rounds(NamedTuple):
-    """How often and how a tree is learned.
+    """When and how a tree is learned.
 
     Attributes:
-        every: epochs of a round.
+        starts: the epochs that rounds begin with, but the first.
         by: what says where an item belongs: the `softmax` among candidates (DTR), the `binary`
             scores of a path (JTM), or a `cluster` of vectors of leaves (TDM).
         per_item: instances of an item that are asked, at most.
@@ -36,12 +36,17 @@ class Rounds(NamedTuple):
             items.
     """
 
-    every: int
+    starts: tuple[int, ...]
     by: str = "softmax"
     per_item: int = 64
     gap: int = 7
     rule: str = "auction"
     move: bool = True
+
+
+def starts_of(rounds: int, epochs: int) -> tuple[int, ...]:
+    """The epochs that rounds of about equal length begin with, but the first."""
+    return tuple(r * epochs // rounds for r in range(1, rounds))
 
 
 @torch.no_grad()
@@ -52,6 +57,8 @@ def relearn(
     stage gained an instance, and the held-out log-probability of each level before and after."""
     began = time.perf_counter()
     asked, held = chosen_instances(feed, rounds.per_item, generator)
+    widest = max(stage.wide for stage in tree_learn.stages(tree, rounds.gap))
+    rows = max(1, min(BATCH, MEMORY // (tree.scorer.pair_bytes * widest)))
     old = tree.slot_of.clone()
     likely = mean_log_prob(tree, feed, held)
     figures: dict[str, Any] = {}
@@ -60,24 +67,22 @@ def relearn(
     else:
         learned = tree_learn.learn(
             tree,
-            lambda: batches(feed, asked),
+            lambda: batches(feed, asked, rows),
             gap=rounds.gap,
             binary=rounds.by == "binary",
             rule=rounds.rule,
         )
         new = learned.slot_of
-        figures["gain"] = round((learned.after[0] - learned.before[0]) / len(asked), 5)
+        figures["gain"] = round((learned.after - learned.before) / max(1, len(asked)), 5)
     place(tree, new)
     if rounds.move:
         for tensor in (optimizer.table.weight, *optimizer.state().values()):
             leaves = tensor[tree.starts[-1] :]
             leaves[new] = leaves[old]
         torch.autograd.graph.increment_version(optimizer.table.weight)
-    figures |= {
-        "moved": round(float((new != old).float().mean()), 5),
-        "held_before": likely,
-        "held_after": mean_log_prob(tree, feed, held),
-    }
+    figures["moved"] = round(float((new != old).float().mean()), 5)
+    if len(held):
+        figures |= {"held_before": likely, "held_after": mean_log_prob(tree, feed, held)}
     say(f"learned the tree in {time.perf_counter() - began:.1f} s: {figures['moved']:.0%} moved")
     return figures
 
@@ -87,6 +92,7 @@ def chosen_instances(
 ) -> tuple[Tensor, Tensor]:
     """Numbers of up to so many instances of each item, at random, and of others, held out."""
     mixed = torch.randperm(feed.size, generator=generator, device=feed.at.device)
+    mixed = mixed[feed.weight[mixed] > 0]
     some = min(HELD, feed.size // 10)
     held, mixed = mixed[:some], mixed[some:]
     item = feed.ids[feed.at[mixed]]
@@ -97,10 +103,10 @@ def chosen_instances(
     return mixed[order[rank < per_item]], held
 
 
-def batches(feed: Windows, at: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Histories and items of these instances."""
-    for start in range(0, len(at), BATCH):
-        yield feed.instances(at[start : start + BATCH])
+def batches(feed: Windows, at: Tensor, rows: int = BATCH) -> Iterator[tuple[Tensor, Tensor]]:
+    """Histories and items of these instances, so many at a time."""
+    for start in range(0, len(at), rows):
+        yield feed.instances(at[start : start + rows])
 
 
 def mean_log_prob(tree: Tree, feed: Windows, at: Tensor) -> list[float]:

@@ -74,13 +74,14 @@ class Settings:
     Attributes:
         batch_size, lr, decay: of each step; `decay` shrinks touched rows by lr * decay.
         lr_end: what of `lr` is left in the last epoch; it falls evenly from the first on.
-        epochs: in which it falls; after these it starts anew.
+        epochs: in which it falls.
         seed: decides initial vectors, order and draws.
         precision: "float32", or "bf16" for the matrix products.
         refit_every: steps after which the index follows the scorer; 0 never.
         per_row: tables keep one second moment a row: a third less memory and traffic.
         smooth: share of the events whose target becomes one of the items most like it.
         by_step: the rate falls with every step and not with every epoch: for few epochs.
+        restart: it falls anew in each round of a tree.
     """
 
     batch_size: int = 2048
@@ -94,6 +95,7 @@ class Settings:
     per_row: bool = False
     smooth: float = 0.0
     by_step: bool = False
+    restart: bool = False
 
 
 class Job(NamedTuple):
@@ -142,10 +144,7 @@ class Job(NamedTuple):
         return copies * weights + past + 24 * len(log) + 4 * (5 * batch * draws + 6 * rows * dim)
 
     def probe(self, log: Interactions, trainer: Any) -> Probe | None:
-        """How good the proposal is; a full softmax has none to report on. Of trees, what learning
-        them came to."""
-        if self.parts.rounds is not None:
-            return lambda: trainer.learned
+        """How good the proposal is; a full softmax has none to report on."""
         if self.parts.draws == 0 or not self.parts.proposes:
             return None
         most = max(1, min(PROBE_USERS, len(log), PROBE_CELLS // log.num_items))
@@ -195,7 +194,6 @@ class Trainer:
         self.generator = torch.Generator(device).manual_seed(settings.seed + 1)
         self.total = torch.zeros((), dtype=torch.float64, device=device)
         self.replay = Replay(self.generator) if on_gpu else None
-        self.learned: dict[str, Any] = {}
 
     def read(self, log: Interactions) -> None:
         """Take the events of a log to the device."""
@@ -264,12 +262,12 @@ class Trainer:
         every, lr_end = self.settings.refit_every, self.settings.lr_end
         if self.parts.reading is not None:
             self._prepare_tree(progress)
-        falls = self.settings.epochs
-        done = progress.epoch % falls / max(1, falls - 1)
+        first, falls = self._fall(progress.epoch)
+        done = min(1.0, (progress.epoch - first) / max(1, falls - 1))
         self.lr.fill_(self.settings.lr * (1 - (1 - lr_end) * done))
         for at in _batches(self.feed.size, progress, self.settings, self.device):
             if self.settings.by_step:
-                done = (progress.epoch % falls + progress.step / a_epoch) / falls
+                done = (progress.epoch - first + progress.step / a_epoch) / falls
                 self.lr.fill_(self.settings.lr * (1 - (1 - lr_end) * done))
             whole = len(at) == self.settings.batch_size
             if self.replay is not None and whole:
@@ -284,6 +282,15 @@ class Trainer:
         self.total.zero_()
         return loss
 
+    def _fall(self, epoch: int) -> tuple[int, int]:
+        """The first of the epochs in which the rate falls, and how many they are."""
+        rounds, epochs = self.parts.rounds, self.settings.epochs
+        if rounds is None or not self.settings.restart:
+            return 0, epochs
+        edges = [0, *rounds.starts, epochs]
+        first = max(edge for edge in edges[:-1] if edge <= epoch)
+        return first, edges[edges.index(first) + 1] - first
+
     def _prepare_tree(self, progress: Progress) -> None:
         """Learn the tree at the beginning of a round, and the labels on it where they are needed.
 
@@ -291,11 +298,10 @@ class Trainer:
         tree, feed, rounds, rectify = self.index, self.feed, self.parts.rounds, self.parts.rectify
         assert isinstance(tree, Tree)
         assert isinstance(feed, Windows)
-        starts = rounds is not None and progress.epoch > 0 and progress.epoch % rounds.every == 0
-        self.learned = {}
-        if starts and progress.step == 0 and rounds is not None:
+        starts = rounds is not None and progress.epoch in rounds.starts
+        if rounds is not None and starts and progress.step == 0:
             self.modules.eval()
-            self.learned = relearn(tree, feed, self.optimizers[0], rounds, self.generator)
+            progress.notes = relearn(tree, feed, self.optimizers[0], rounds, self.generator)
             self.modules.train()
         due = rectify is not None and progress.epoch >= rectify.after
         if rectify is not None and due and (starts or feed.labels is None):

@@ -47,24 +47,24 @@ class TreeLoss:
         assert isinstance(index, Tree)
         slot, levels = index.slot_of[target], range(1, index.depth + 1)
         losses, some, against = [], [], []
-        paths = []
+        paths, labels = [], torch.ones_like(slot, dtype=torch.float32).expand(index.depth, -1).T
         if self.sampling == "tree":
             paths = index.walk(query, self.negatives, generator=generator, to=target)
         elif self.sampling == "beam":
             paths = _looked_at(index, query, slot, self.negatives)
+            labels = _led_to(index, query, slot)
         for level in levels:  # the first ones are the smallest
             own = slot // index.width(level)
             if self._is_whole(index, level):
-                label = paths[level - 1].logq if self.sampling == "beam" else 1.0
                 scores = index.scores(index.seen(query, level), level)
-                losses.append(self._whole(scores, own, label))
+                losses.append(self._whole(scores, own, labels[:, level - 1]))
             else:
                 some.append(level)
                 against.append(
                     paths[level - 1] if paths else self._drawn(index, level, own, generator)
                 )
         if some:
-            losses.append(self._some(index, query, some, against))
+            losses.append(self._some(index, query, some, against, labels))
         return torch.cat(losses).view(index.depth, -1).T / index.depth
 
     def _is_whole(self, index: Tree, level: int) -> bool:
@@ -82,7 +82,9 @@ class TreeLoss:
         logq = torch.full(nodes.shape, -math.log(index.living[level - 1]), device=own.device)
         return Path(Level(nodes, logq), own, logq[:, 0])
 
-    def _some(self, index: Tree, query: Tensor, levels: list[int], against: list[Path]) -> Tensor:
+    def _some(
+        self, index: Tree, query: Tensor, levels: list[int], against: list[Path], labels: Tensor
+    ) -> Tensor:
         """Losses of these levels one behind the other: each is a batch of its own."""
         rows = torch.cat(
             [
@@ -93,14 +95,12 @@ class TreeLoss:
         scores = index.row_scores(index.seen(query, *levels), rows)
         pos, neg = scores[:, 0], scores[:, 1:]
         hit = (rows[:, 1:] == rows[:, :1]) | (neg == -torch.inf)
-        if self.sampling == "beam":
-            return level_binary(pos, neg, hit, torch.cat([path.logq for path in against]))
         if self.objective == "binary":
-            return level_binary(pos, neg, hit)
+            return level_binary(pos, neg, hit, labels[:, levels[0] - 1 :].T.flatten())
         logq = torch.cat([path.draws.values for path in against])
         return sampled_softmax(pos, neg, logq, torch.cat([path.logq for path in against]), hit)
 
-    def _whole(self, scores: Tensor, own: Tensor, label: Tensor | float) -> Tensor:
+    def _whole(self, scores: Tensor, own: Tensor, label: Tensor) -> Tensor:
         """Loss of a level against all its other nodes."""
         pos = scores.gather(1, own.unsqueeze(1))
         if self.objective == "softmax":
@@ -113,19 +113,30 @@ class TreeLoss:
 @torch.no_grad()
 def _looked_at(index: Tree, query: Tensor, slot: Tensor, count: int) -> list[Path]:
     """Of each level about so many nodes that a beam search looks at, and the node that leads to a
-    slot, with what it counts as a label (B,) in the place of its log-probability."""
+    slot; levels below the first have as many, that node standing in the places that are left."""
     looked = index.beam(query, 1, beam=max(1, count // index.arity))
-    label, found = torch.ones_like(slot, dtype=torch.float32), []
-    for level in range(index.depth, 0, -1):
+    widest = max((nodes.shape[1] for nodes, _ in looked[1:]), default=0)
+    found = []
+    for level, (nodes, scores) in enumerate(looked, 1):
+        own = (slot // index.width(level)).unsqueeze(1)
+        nodes = torch.where(scores > -torch.inf, nodes, own)
+        nodes = torch.cat([nodes, own.expand(-1, max(0, widest - nodes.shape[1]))], 1)
+        found.append(Path(Level(nodes, torch.zeros_like(nodes)), own[:, 0], slot))
+    return found
+
+
+@torch.no_grad()
+def _led_to(index: Tree, query: Tensor, slot: Tensor) -> Tensor:
+    """Where the way on to a slot leads through the best of siblings, down to the leaf (B, J)."""
+    label = torch.ones_like(slot, dtype=torch.float32)
+    labels = [label]
+    for level in range(index.depth, 1, -1):
         own = slot // index.width(level)
-        nodes, scores = (part.clone() for part in looked[level - 1])
-        nodes = torch.where(scores > -torch.inf, nodes, own.unsqueeze(1))  # is a hit
-        found.append(Path(Level(nodes, scores), own, label))
-        if level > 1:
-            siblings = index.children(own.unsqueeze(1) // index.arity)
-            best = index.scores(index.seen(query, level), level, siblings).argmax(1)
-            label = label * (best == own % index.arity)
-    return found[::-1]
+        siblings = index.children(own.unsqueeze(1) // index.arity)
+        best = index.scores(index.seen(query, level), level, siblings).argmax(1)
+        label = label * (best == own % index.arity)
+        labels.append(label)
+    return torch.stack(labels[::-1], 1)
 
 
 def categories(train: Interactions, column: str) -> np.ndarray:
