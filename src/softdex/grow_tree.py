@@ -61,6 +61,7 @@ def housed(tree: Tree, items: Tensor) -> Tree:
     """With these known items, those whose leaves were given away in other ones."""
     lost = items[tree.slot_of[items] < 0]
     if len(lost):
+        tree = tree.insert(items[tree.slot_of[items] >= 0])
         tree = _with_room(tree, len(lost))
         item_of = tree.item_of.clone()
         slots = _seated(tree, len(lost), lambda at, stage: torch.zeros(len(at), stage.wide))
