@@ -17,7 +17,7 @@ CUTOFFS = (1, 5, 10, 20, 50)
 SMALL = {"dim": 32, "negatives": 100, "epochs": 20}  # enough here, and done in three minutes
 SMALLER: dict[str, dict[str, Any]] = {"sasrec": {"hidden": 64, "max_history": 30, "lr": 0.003}}
 RELATIVES = ("bce", "dns", "g_tower", "mns", "self_adversarial", "ssl")  # of others that are shown
-TREES = ("din", "dtr", "plt", "tdm")  # take a quarter of an hour, or a GPU
+TREES = ("din", "dtr", "jtm", "otm", "plt", "tdm")  # take a quarter of an hour, or a GPU
 LEAD = (
     "A synthetic world (seed {seed}) in which the probability of every item for every user is "
     "known, so the best possible list is known too: no model can do better on average."

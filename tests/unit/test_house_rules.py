@@ -20,7 +20,8 @@ ORDER = [
     "delimited", "sources", "read", "holdout", "split", "fused", "fused_attend", "encode",
     "score", "lanes", "attend", "din", "index",
     "objective", "distributed", "artifact", "solve", "evaluate", "synthetic", "catalogue", "parts",
-    "grow", "export", "estimate", "recommendations", "retrieve", "learn", "recipes", "tune",
+    "grow_tree", "grow", "export", "estimate", "recommendations", "retrieve", "learn", "recipes",
+    "tune",
     "report", "explain_look", "explain", "run", "demo", "doctor", "cli_options", "cli", "__main__",
 ]  # fmt: skip
 CORE = {"torch", "numpy", "scipy", "pyarrow", "numba", "safetensors", "typer", "rich"}

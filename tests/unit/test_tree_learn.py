@@ -236,7 +236,6 @@ def test_a_run_in_rounds_that_was_killed_ends_where_it_would_have(
         ("dtr", {"warm_up": 1}, "warm_up"),
         ("dtr", {"rectify": "path", "warm_up": 4}, "leaves none of 4"),
         ("dtr", {"gap": 3}, "gap= has no effect with rounds=1"),
-        ("dtr", {"rounds": 2, "beam": 500}, "no tree to learn"),
         ("dtr", {"leaves": "trees/old.sdx"}, "there is no such file"),
         ("dtr", {"rectify": "path", "estimator": "nowhere.sdx"}, "nowhere.sdx"),
     ],
@@ -248,6 +247,15 @@ def test_nonsense_is_refused_before_anything_is_trained(
     given = {n: v for n, v in SMALL.items() if name == "dtr" or n in ("dim", "epochs", "device")}
     with pytest.raises(SoftdexError, match=words):
         sdx.fit(name, parts.train, **(given | options))
+
+
+def test_where_the_beam_holds_all_items_it_is_said_that_there_is_no_tree_to_learn(
+    parts: sdx.Split, loud: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = {"beam": 500, "epochs": 2, "rounds": 2, "rectify": "path", "max_instances": 300}
+    model = sdx.fit("dtr", parts.train, **(SMALL | more))
+    assert "holds all 120 items: no tree to learn" in capsys.readouterr().err
+    assert tree_in(model).depth == 1
 
 
 def test_a_tree_can_begin_as_a_saved_one(parts: sdx.Split, tmp_path: Path) -> None:

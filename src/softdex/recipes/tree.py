@@ -207,10 +207,10 @@ def tree(
     widest = max(beam, train.num_items) if leaves == "none" else beam
     shape = tree_build.shape_for(train.num_items, arity, widest, room)
     if shape.depth == 1 and (rounds > 1 or rectify != "none"):
-        raise SoftdexError(
-            f"tree: a beam of {widest} holds all {train.num_items:,} items, so there is no tree to "
-            "learn and nothing to rectify. Lower beam, or leave rounds and rectify out."
+        say(
+            f"a beam of {beam} holds all {train.num_items:,} items: no tree to learn or rectify for"
         )
+        rounds, rectify = 1, "none"
     given_estimate = None if estimator is None else _given_estimate(train, estimator, device)
     quick: dict[str, Any] = {}
     order = _order(train, leaves, shape, category, seed, device, quick)
