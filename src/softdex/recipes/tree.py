@@ -97,11 +97,11 @@ AT_LEAST_0 = ("max_instances", "room", "decay", "patience", "seed", "warm_up")
 PRESET: dict[str, dict[str, Any]] = {  # a CPU sees fewer and shorter things, for an answer sooner
     "cuda": {
         "leaves": "sequence", "sampling": "tree", "negatives": 70, "max_history": 69,
-        "batch_size": 512, "epochs": 3,
+        "batch_size": 512, "epochs": 3, "lr": 0.01,
     },
     "cpu": {
         "leaves": "factors", "sampling": "uniform", "negatives": 20, "max_history": 20,
-        "batch_size": 128, "epochs": 2,
+        "batch_size": 128, "epochs": 2, "lr": 0.02,
     },
 }  # fmt: skip
 
@@ -136,7 +136,7 @@ def tree(
     warm_up: int = 0,
     epochs: int | None = None,
     batch_size: int | None = None,
-    lr: float = 0.01,
+    lr: float | None = None,
     lr_end: float = 0.05,
     decay: float = 0.0,
     per_row: bool = False,
@@ -185,7 +185,7 @@ def tree(
         warm_up: epochs with all labels first.
         epochs: at most so many passes over them; None: 3 on a GPU, 2 on a CPU.
         batch_size: of them in a step; None: 512 on a GPU, 128 on a CPU.
-        lr: learning rate.
+        lr: learning rate; None: .01 on a GPU, .02 on a CPU.
         lr_end: what of it is left at the end; it falls evenly, with every step.
         decay: weights shrink by lr * decay.
         per_row: one second moment a row: a third less memory and traffic, and wants a larger rate.
@@ -196,11 +196,11 @@ def tree(
     """
     given = {
         "leaves": leaves, "sampling": sampling, "negatives": negatives, "max_history": max_history,
-        "batch_size": batch_size, "epochs": epochs,
+        "batch_size": batch_size, "epochs": epochs, "lr": lr,
     }  # fmt: skip
     chosen = _chosen(given, device)
     _check(locals() | chosen)
-    leaves, sampling, draws, most, size, epochs = chosen.values()
+    leaves, sampling, draws, most, size, epochs, lr = chosen.values()
     _say_preset({n: chosen[n] for n in given if given[n] is None}, sampling)
     longest = int(train.histories.lengths.max(initial=1)) - 1
     length = max(1, min(most, longest))
