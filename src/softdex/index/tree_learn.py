@@ -100,7 +100,7 @@ Weigh = Callable[[Tensor, Stage], Tensor]
 
 def stages(tree: Tree, gap: int) -> list[Stage]:
     """From the top to the leaves."""
-    gap = min(gap, max(1, int(math.log(WIDEST, tree.arity))))
+    gap = min(gap, max(1, int(math.log2(WIDEST) / math.log2(tree.arity))))
     ends = sorted({1, *range(tree.depth, 1, -gap)})
     below = [Stage(a, b, tree.arity ** (b - a)) for a, b in itertools.pairwise(ends)]
     return [Stage(0, 1, tree.sizes[0]), *below]
@@ -139,7 +139,7 @@ def deal(
     Args:
         weight: of items for the columns of their group (I, C).
         group: of each item (I,).
-        room: of columns (G, C); together as much as there are items.
+        room: of columns (G, C); in each group enough for its items.
         stays: the column where an item was (I,), -1 for none.
         rule: `auction`: columns that too many want raise their price until they do not, which
             comes near the greatest sum of weights. `greedy`: the fullest column keeps those that

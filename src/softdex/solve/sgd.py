@@ -131,6 +131,8 @@ class Job(NamedTuple):
         weights = sum(t.weight.nbytes for t in tables)
         past = sum(b.nbytes for b in modules.buffers()) - weights
         past += 3 * sum(t.nbytes for t in self.parts.index.state().values())
+        if self.parts.rounds is not None and isinstance(self.parts.index, Tree):
+            past += 16 * log.num_items * self.parts.index.sizes[0]  # what level 1 weighs for items
         batch, targets = min(self.settings.batch_size, len(log)), max(1, self.parts.targets)
         if self.parts.ordered:  # what each layer made of each position, and as many queries
             past += 8 * batch * int(self.encoder.query_bytes)  # type: ignore[arg-type]

@@ -121,7 +121,8 @@ def _looked_at(index: Tree, query: Tensor, slot: Tensor, count: int) -> list[Pat
         own = (slot // index.width(level)).unsqueeze(1)
         nodes = torch.where(scores > -torch.inf, nodes, own)
         nodes = torch.cat([nodes, own.expand(-1, max(0, widest - nodes.shape[1]))], 1)
-        found.append(Path(Level(nodes, torch.zeros_like(nodes)), own[:, 0], slot))
+        nothing = torch.zeros_like(nodes, dtype=torch.float32)  # of these nobody asks
+        found.append(Path(Level(nodes, nothing), own[:, 0], nothing[:, 0]))
     return found
 
 
