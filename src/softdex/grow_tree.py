@@ -48,9 +48,7 @@ def with_items(tree: Tree, model: Model, log: Interactions, order: np.ndarray) -
         weigh = by_log(tree, log, model)
     else:
         weigh = by_table(tree, model.item_table, log.item_table)
-    item_of = tree.item_of.clone()
-    slots = _seated(tree, new, weigh)
-    item_of[slots] = torch.arange(len(tree.alive), len(order), device=slots.device).to(item_of)
+    item_of = _seated(tree, torch.arange(len(tree.alive), len(order)), weigh)
     place = torch.from_numpy(np.argsort(order)).to(item_of)
     alive = torch.cat([tree.alive, tree.alive.new_ones(new)])[torch.from_numpy(order)]
     moved = torch.where(item_of >= 0, place[item_of.clamp(min=0).long()], -1)
@@ -63,9 +61,7 @@ def housed(tree: Tree, items: Tensor) -> Tree:
     if len(lost):
         tree = tree.insert(items[tree.slot_of[items] >= 0])
         tree = _with_room(tree, len(lost))
-        item_of = tree.item_of.clone()
-        slots = _seated(tree, len(lost), lambda at, stage: torch.zeros(len(at), stage.wide))
-        item_of[slots] = lost.to(item_of)
+        item_of = _seated(tree, lost, lambda at, stage: torch.zeros(len(at), stage.wide))
         tree = Tree(tree.scorer, **(tree.state() | {"item_of": item_of}))
     return tree.insert(items)
 
@@ -78,11 +74,13 @@ def _with_room(tree: Tree, new: int) -> Tree:
     return tree
 
 
-def _seated(tree: Tree, new: int, weigh: Weigh) -> Tensor:
-    """Slots for new items; their leaves have vectors now."""
-    slots = seat(tree, new, weigh)
+def _seated(tree: Tree, items: Tensor, weigh: Weigh) -> Tensor:
+    """The item of each slot, these new ones among them, whose leaves have vectors now."""
+    slots = seat(tree, len(items), weigh)
     _give_vectors(tree, slots)
-    return slots
+    item_of = tree.item_of.clone()
+    item_of[slots] = items.to(item_of)
+    return item_of
 
 
 def deeper(tree: Tree) -> Tree:
@@ -148,10 +146,8 @@ def by_table(tree: Tree, known: pa.Table, new: pa.Table) -> Weigh:
         )
     words: dict[Any, int] = {}
     old_matrix, new_matrix = (_words(table.select(shared), words) for table in (known, new))
-    old_matrix.resize(old_matrix.shape[0], len(words))
-    new_matrix.resize(new_matrix.shape[0], len(words))
-    rare = np.log1p(old_matrix.shape[0] / np.maximum(1, old_matrix.sum(0).A1))
-    taken = tree.item_of >= 0
+    old_matrix.resize(known.num_rows, new_matrix.shape[1])  # it knows no word of the new ones alone
+    rare = np.log1p(known.num_rows / np.maximum(1, old_matrix.sum(0).A1))
     slot = tree.slot_of.cpu().numpy()
     lives = (~open_slots(tree)).cpu().numpy().astype(np.float32)
 
@@ -162,7 +158,7 @@ def by_table(tree: Tree, known: pa.Table, new: pa.Table) -> Weigh:
         for start in range(0, len(at), BLOCK):
             some = new_matrix[start : start + BLOCK].multiply(rare).tocsr()
             like = (some @ old_matrix.T).toarray()
-            on_slots = np.zeros((len(like), len(taken)), np.float32)
+            on_slots = np.zeros((len(like), len(lives)), np.float32)
             on_slots[:, slot[slot >= 0]] = like[:, slot >= 0]
             nodes = (on_slots * lives).reshape(len(like), size, -1).sum(2) / living
             mine = at[start : start + BLOCK].unsqueeze(1) * stage.wide

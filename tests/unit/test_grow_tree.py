@@ -129,27 +129,28 @@ def test_new_items_of_a_table_lie_among_their_own_kind(model: sdx.Retriever) -> 
     assert np.mean(alike) > 0.6
 
 
+def exchanged(model: sdx.Retriever, logs: tuple[sdx.Interactions, sdx.Interactions]) -> list[str]:
+    """Let some items go and the late ones come; who is gone."""
+    gone: list[str] = logs[0].items.all().to_pylist()[:30]
+    model.remove_items(gone)
+    model.add_items(logs[1])
+    return gone
+
+
 def test_the_leaves_of_what_is_gone_are_given_to_what_comes(
     model: sdx.Retriever, logs: tuple[sdx.Interactions, sdx.Interactions]
 ) -> None:
-    warm, late = logs
-    gone = warm.items.all().to_pylist()[:30]
-    model.remove_items(gone)
     depth = tree_in(model).depth
-    model.add_items(late)
+    gone = exchanged(model, logs)
     assert tree_in(model).depth == depth
-    users = warm.users.all().to_pylist()[:40]
+    users = logs[0].users.all().to_pylist()[:40]
     assert not set(gone) & set(model.recommend(users=users, k=60)["item"].to_pylist())
 
 
 def test_what_lost_its_leaf_gets_another_when_it_comes_back(
     model: sdx.Retriever, logs: tuple[sdx.Interactions, sdx.Interactions]
 ) -> None:
-    warm, late = logs
-    gone = warm.items.all().to_pylist()[:30]
-    model.remove_items(gone)
-    model.add_items(late)
-    model.restore_items(gone)
+    model.restore_items(exchanged(model, logs))
     tree = tree_in(model)
     assert (tree.slot_of >= 0).all()
     assert sorted(tree.item_of[tree.item_of >= 0].tolist()) == list(range(len(model.items)))

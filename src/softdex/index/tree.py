@@ -439,7 +439,8 @@ def _slots(tree: Tree, exclude: Ragged, here: Tensor) -> Tensor:
 
 
 def _one_of(logp: Tensor, generator: torch.Generator | None) -> Tensor:
-    """One of few columns (B, M) drawn by log-probabilities (B, M, C)."""
+    """One of few columns (B, M) drawn by log-probabilities (B, M, C); they are summed along the
+    first axis, since a GPU sums many short rows slowly along the last."""
     cdf = logp.exp().movedim(2, 0).contiguous().cumsum(0)
     point = torch.rand(cdf.shape[1:], generator=generator, dtype=cdf.dtype, device=cdf.device)
     return torch.minimum((cdf <= point * cdf[-1]).sum(0), (cdf < cdf[-1]).sum(0))

@@ -305,8 +305,9 @@ class Trainer:
             self.modules.eval()
             progress.notes = relearn(tree, feed, self.optimizers[0], rounds, self.generator)
             self.modules.train()
-        due = rectify is not None and progress.epoch >= rectify.after
-        if rectify is not None and due and (starts or feed.labels is None):
+        if rectify is None or progress.epoch < rectify.after:
+            return
+        if starts or feed.labels is None:
             feed.labels = labels_of(tree, feed, rectify)
             self.replay = None if self.replay is None else Replay(self.generator)
 
