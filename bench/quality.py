@@ -91,7 +91,7 @@ def main() -> None:
         **more,
         "validation": max((h["metric"] for h in history if "metric" in h), default=None),
         "best_epoch": training["best_epoch"],
-        "history": history if task.startswith("dtr-") else None,
+        "history": history,
         "seconds": round(seconds, 1),
         "seconds_per_epoch": round(seconds / max(1, len(history)), 3),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
