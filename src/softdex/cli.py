@@ -46,6 +46,7 @@ from softdex.errors import SoftdexError, choose
 from softdex.evaluate import Result
 from softdex.explain import draw
 from softdex.explain_look import look
+from softdex.explain_near import draw_near, near
 from softdex.export import key_file
 from softdex.holdout import Split
 from softdex.retrieve import Retriever, load, versions
@@ -257,6 +258,9 @@ def explain(
     history: Annotated[
         str | None, typer.Option(help="Item keys with commas: a user never seen.")
     ] = None,
+    item: Annotated[
+        str | None, typer.Option("--item", "-i", help="Item key: draw what lies around it.")
+    ] = None,
     k: Annotated[int, typer.Option("--k", help="Length of the list.")] = 10,
     out: Annotated[Path, typer.Option("--out", help="HTML file to write.")] = Path("explain.html"),
     columns: Annotated[
@@ -264,15 +268,23 @@ def explain(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Draw how the beam search of a tree finds the items of one user."""
+    """Draw how the beam search of a tree finds the items of one user, or what lies by an item."""
     past = None if history is None else _words(history, "--history")
     names = _words(columns, "--columns")
-    search = look(load(model), user, history=past, k=k, columns=names)
-    run.save_text(out, draw(search))
+    given = sum(each is not None for each in (user, past, item))
+    if given != 1:
+        raise SoftdexError(f"explain: expected one of --user, --history and --item, got {given}.")
+    if item is not None:
+        part = near(load(model), item, names)
+        table, drawn = part.table, draw_near(part)
+    else:
+        search = look(load(model), user, history=past, k=k, columns=names)
+        table, drawn = search.table, draw(search)
+    run.save_text(out, drawn)
     if as_json:
-        _print_json({"out": str(out), "items": search.table.to_pylist()})
+        _print_json({"out": str(out), "items": table.to_pylist()})
         return
-    _print_table(search.table)
+    _print_table(table)
     typer.echo(f"\nwrote {out}")
 
 

@@ -103,14 +103,22 @@ def draw(look: Look) -> str:
     )
     older = f"<li class='more'>… {look.older:,} older</li>" if look.older else ""
     past = "".join(f"<li title='{escape(t)}' dir='auto'>{escape(t)}</li>" for t in look.history)
+    return page(
+        title,
+        f"<dl>{facts}</dl><h2>History, the latest last</h2><ol>{older}{past}</ol>"
+        f"<h2>The way down the tree</h2>{_legend(look)}"
+        f"<div class='scroll'>{_picture(look.rows)}</div>{_lists(look)}",
+        _shades(),
+    )
+
+
+def page(title: str, body: str, style: str) -> str:
+    """A whole page, in the style of all."""
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>{escape(title)}</title><style>{STYLE}{PAGE}{_shades()}</style></head>"
-        f"<body><h1>{escape(title)}</h1><dl>{facts}</dl>"
-        f"<h2>History, the latest last</h2><ol>{older}{past}</ol>"
-        f"<h2>The way down the tree</h2>{_legend(look)}"
-        f"<div class='scroll'>{_picture(look.rows)}</div>{_lists(look)}</body></html>\n"
+        f"<title>{escape(title)}</title><style>{STYLE}{PAGE}{style}</style></head>"
+        f"<body><h1>{escape(title)}</h1>{body}</body></html>\n"
     )
 
 
@@ -272,7 +280,7 @@ def _node(node: Node, x: float, y: float, width: float, height: float) -> str:
         words = f"{numbered(node.leads, 2)} {node.name} {node.detail}"
         inside = (
             f"<text class='on' transform='translate({width / 2 + 4:.1f} {height - 6}) "
-            f"rotate(-90)'>{escape(_lines(words, 1, height - 10)[0])}</text>"
+            f"rotate(-90)'>{escape(lines(words, 1, height - 10)[0])}</text>"
         )
     else:
         room = width - 6
@@ -280,13 +288,13 @@ def _node(node: Node, x: float, y: float, width: float, height: float) -> str:
         leads = next(
             (s for s in some if _fitting(s, 0.9 * room) == len(s)), numbered(node.leads, 1)
         )
-        lines = _lines(node.name, 2 if node.detail else 3, room)
-        detail = _lines(node.detail, 1, 1.1 * room)[0]
-        lines = [*lines, detail, leads] if detail else [leads, *lines]
+        rows = lines(node.name, 2 if node.detail else 3, room)
+        detail = lines(node.detail, 1, 1.1 * room)[0]
+        rows = [*rows, detail, leads] if detail else [leads, *rows]
         inside = "".join(
             f"<text class='on{' bold' * (line is leads)}' x='{width / 2:.1f}' text-anchor='middle' "
-            f"y='{height / 2 + 4 + 14 * (i - (len(lines) - 1) / 2):.1f}'>{escape(line)}</text>"
-            for i, line in enumerate(lines)
+            f"y='{height / 2 + 4 + 14 * (i - (len(rows) - 1) / 2):.1f}'>{escape(line)}</text>"
+            for i, line in enumerate(rows)
         )
     frame = (
         f"x='{x - width / 2:.1f}' y='{y - height / 2:.1f}' width='{width:.1f}' height='{height}'"
@@ -294,18 +302,18 @@ def _node(node: Node, x: float, y: float, width: float, height: float) -> str:
     return f"{group}<rect class='box' rx='4' {frame}/><svg {frame}>{inside}</svg></g>"
 
 
-def _lines(text: str, most: int, room: float) -> list[str]:
+def lines(text: str, most: int, room: float) -> list[str]:
     """A text in at most so many lines; the last ends in … where that is not enough."""
-    lines: list[str] = []
+    found: list[str] = []
     while (fits := _fitting(text, room)) < len(text):
-        if len(lines) == most - 1:
+        if len(found) == most - 1:
             text = text[: _fitting(text, room - SIZE)].rstrip() + "…"
             break
         space = text.rfind(" ", 1, fits + 1)
         fits = space if space > 0 else fits
-        lines.append(text[:fits])
+        found.append(text[:fits])
         text = text[fits:].lstrip()
-    return [*lines, text]
+    return [*found, text]
 
 
 def _fitting(text: str, room: float) -> int:

@@ -123,9 +123,8 @@ def look(
     columns: str | Sequence[str] | None = None,
 ) -> Look:
     """Search, and keep what `draw` draws; the arguments are those of `explain`."""
-    tree, encoder = model.index, model.encoder
-    if not isinstance(tree, Tree) or not isinstance(encoder, Recent):
-        raise SoftdexError(f"explain: {model.recipe} has no tree to draw. Fit dtr, tdm or plt.")
+    tree, encoder = tree_of(model), model.encoder
+    assert isinstance(encoder, Recent)
     check("explain", {"k": int}, {"k": k})
     within("explain", {"k": k}, positive=("k",))
     past = _past(model, user, history)
@@ -165,6 +164,13 @@ def look(
         lost if few else None,
         pa.table(table).drop_columns(absent),
     )
+
+
+def tree_of(model: Retriever) -> Tree:
+    """The tree that a model is served from."""
+    if not isinstance(model.index, Tree):
+        raise SoftdexError(f"explain: {model.recipe} has no tree to draw. Fit dtr, tdm or plt.")
+    return model.index
 
 
 def _past(model: Retriever, user: Any, history: Sequence[Any] | None) -> Ragged:
@@ -225,7 +231,7 @@ def _beams(tree: Tree, query: Any, k: int, filter: Filter, found: int) -> list[B
 
 def _end(tree: Tree, beams: Sequence[Beam], item: int) -> End:
     for beam in beams:
-        here = beam.nodes == _above(tree, item, beam.level)
+        here = beam.nodes == above(tree, item, beam.level)
         rank = int(np.flatnonzero(here)[0]) + 1
         if rank > beam.kept:
             break
@@ -240,12 +246,12 @@ def _rows(
     for beam in beams:
         leads: dict[int, list[int]] = {}
         for rank, item in enumerate(found, 1):
-            leads.setdefault(_above(tree, item, beam.level), []).append(rank)
+            leads.setdefault(above(tree, item, beam.level), []).append(rank)
         kinds = dict.fromkeys(leads, "path")
         for item, end in ends.items():
             if beam.level <= end.level:
                 kind = "lost" if beam.level == end.level else "trail"
-                kinds.setdefault(_above(tree, item, beam.level), kind)
+                kinds.setdefault(above(tree, item, beam.level), kind)
         parents = {node.number for node in rows[-1].nodes} if rows else None
         near = [n for n in beam.nodes.tolist() if parents is None or n // tree.arity in parents]
         _add_others(kinds, near, set(beam.nodes[: beam.kept].tolist()))
@@ -257,7 +263,7 @@ def _rows(
     return rows
 
 
-def _above(tree: Tree, item: int, level: int) -> int:
+def above(tree: Tree, item: int, level: int) -> int:
     """The node of a level that an item lies under."""
     return int(tree.slot_of[item]) // tree.width(level)
 
@@ -353,11 +359,15 @@ class Names:
         title = _text(self.table[self.title][item].as_py()) if self.title else ""
         return key, title or key, {n: _text(self.table[n][item].as_py()) for n in self.shown}
 
-    def node(self, tree: Tree, level: int, number: int) -> tuple[str, str, str]:
-        """Name of a node, how much of it that is, and what more there is to know."""
+    def under(self, tree: Tree, level: int, number: int) -> np.ndarray:
+        """The items under a node."""
         width = tree.width(level)
         ids = tree.item_of[number * width : (number + 1) * width].long()
-        items = ids[(ids >= 0) & tree.alive[ids]].cpu().numpy()
+        return ids[(ids >= 0) & tree.alive[ids]].cpu().numpy()
+
+    def node(self, tree: Tree, level: int, number: int) -> tuple[str, str, str]:
+        """Name of a node, how much of it that is, and what more there is to know."""
+        items = self.under(tree, level, number)
         best = items[np.argsort(-self.counts[items], kind="stable")[:3]].tolist()
         if level == tree.depth:
             _, title, fields = self.item(best[0])

@@ -290,11 +290,21 @@ def test_explain_draws_the_search_and_prints_the_list(tree: Path, softdex: Softd
     assert sorted(p.name for p in Path("a").iterdir()) == ["b.html"]
 
 
+def test_explain_draws_what_lies_around_an_item(tree: Path, softdex: Softdex) -> None:
+    done = softdex("explain", tree, "--item", "i01")
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[1].split()[:2] == ["0", "i01"]
+    assert "Around i01" in Path("explain.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("TREE", "explain: expected a user or a history, and not both."),
-        ("TREE -u u01 --history i01", "explain: expected a user or a history, and not both."),
+        ("TREE", "explain: expected one of --user, --history and --item, got 0."),
+        ("TREE -u u01 --history i01", "one of --user, --history and --item, got 2."),
+        ("TREE -u u01 --item i01", "one of --user, --history and --item, got 2."),
+        ("TREE --item i001", "explain: 1 unknown items ('i001'). Did you mean 'i01'?"),
+        ("RUN --item i01", "explain: item_cf has no tree to draw. Fit dtr, tdm or plt."),
         ("TREE -u u001", "explain: 1 unknown users ('u001'). Did you mean 'u01'?"),
         (
             "TREE --history i001",

@@ -21,6 +21,7 @@ from softdex.encode.history import Recent
 from softdex.errors import SoftdexError
 from softdex.explain import explain
 from softdex.explain_look import Look, Names, look
+from softdex.explain_near import draw_near, near
 from softdex.index import tree_build
 from softdex.index.contract import Filter
 from softdex.index.tree import Tree
@@ -380,7 +381,7 @@ def test_a_row_says_how_many_nodes_are_not_drawn() -> None:
 @pytest.mark.parametrize("text", [*HOSTILE, "one", "several short words in a row", "e\u0301" * 50])
 def test_lines_hold_the_text_and_say_where_it_was_cut(text: str) -> None:
     for most, room in ((1, 60.0), (3, 60.0), (2, 1.0), (1, 2000.0)):
-        lines = module._lines(text, most, room)
+        lines = module.lines(text, most, room)
         assert 1 <= len(lines) <= most
         whole = "".join(lines).replace(" ", "")
         plain = text.replace(" ", "")
@@ -396,6 +397,52 @@ def test_the_page_is_whole_and_has_all_its_parts() -> None:
         assert part in words
     assert any("rank 1 of" in title and "items below" in title for title in page.titles)
     assert not {"script", "img", "link", "iframe"} & set(page.tags)
+
+
+# around an item ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arity", [2, 3])
+def test_the_items_around_one_are_those_under_the_same_node_the_nearest_first(arity: int) -> None:
+    model = made(200, beam=4, arity=arity, table=films(200))
+    tree = model.index
+    assert isinstance(tree, Tree)
+    view = near(model, "i07")
+    width = max(w for w in (tree.width(j) for j in range(1, tree.depth + 1)) if w <= 32)
+    slot = tree.slot_of.numpy()
+    beside = np.flatnonzero(slot // width == slot[7] // width)
+    found = model.items.rows(view.table["item"].to_pylist(), "", "")
+    assert sorted(found.tolist()) == beside.tolist()
+    ups = view.table["levels up"].to_pylist()
+    assert ups == sorted(ups)
+    assert [slot[i] // arity**up for i, up in zip(found, ups, strict=True)] == [
+        slot[7] // arity**up for up in ups
+    ]
+    assert all(
+        slot[i] // arity ** (up - 1) != slot[7] // arity ** (up - 1)
+        for i, up in zip(found, ups, strict=True)
+        if up
+    )
+    assert sum(branch.way for branch in view.branches) == round(math.log(width, arity)) + 1
+
+
+def test_the_page_around_an_item_names_every_leaf_and_is_safe_with_any_title() -> None:
+    table = films(60) | {"title": [HOSTILE[i % len(HOSTILE)] or "x" for i in range(60)]}
+    page = Page(draw_near(near(made(60, table=table), "i09")))
+    assert page.tags.count("circle") == len(near(made(60), "i09").branches)
+    assert not {"script", "img", "link", "iframe"} & set(page.tags)
+
+
+def test_a_removed_item_and_a_tree_of_one_level_have_nothing_around_an_item() -> None:
+    model = made()
+    model.remove_items(["i07"])
+    with pytest.raises(SoftdexError, match="explain: item 'i07' was removed"):
+        near(model, "i07")
+    assert "i07" not in near(model, "i08").table["item"].to_pylist()
+    with pytest.raises(SoftdexError, match="one level"):
+        near(made(10, beam=10), "i07")
+    with pytest.raises(SoftdexError, match="unknown items"):
+        near(model, "i007")
 
 
 # mistakes ----------------------------------------------------------------------------------------
