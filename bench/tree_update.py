@@ -1,6 +1,8 @@
 """One learning of a tree as items and instances grow, beside the bare evaluations that it needs.
 
-python bench/tree_update.py [items] [instances an item] [history]  (default 1e4 and 1e5, 10, 20)
+    python bench/tree_update.py [ITEMSxEACH ...]    (default 1e4x10 1e4x40 1e5x10)
+
+EACH: instances an item.
 
 The scorer is untrained: this is about time. "evaluations": the same nodes of the same histories
 scored and nothing done with it, which is the limit.
@@ -23,7 +25,7 @@ from softdex.keys import range_keys
 from softdex.recipes.tree import tree
 from softdex.solve.relearn import BATCH, Rounds, relearn
 
-EVENTS = 100  # of a user
+EVENTS, HISTORY = 100, 20  # of a user
 GPU = torch.cuda.is_available()
 
 
@@ -42,10 +44,10 @@ def synchronised() -> float:
     return time.perf_counter()
 
 
-def measured(items: int, each: int, history: int) -> dict[str, Any]:
+def measured(items: int, each: int) -> dict[str, Any]:
     reset_peak()
     log = log_of(items, each)
-    job = tree(log, leaves="random", max_history=history, per_row=True)
+    job = tree(log, leaves="random", max_history=HISTORY, per_row=True)
     trainer = job.trainer(log)
     trainer.modules.eval()
     index, feed = trainer.index, trainer.feed
@@ -83,15 +85,17 @@ def bare(index: Tree, feed: Any) -> int:
 
 
 def main() -> None:
-    given = [int(float(a)) for a in sys.argv[1:]]
-    each, history = [*given[1:], *(10, 20)[len(given[1:]) :]][:2]
-    sizes = given[:1] or [10**4, 10**5]
+    asked = sys.argv[1:] or ["1e4x10", "1e4x40", "1e5x10"]
+    sizes = [[int(float(a)) for a in each.split("x")] for each in asked]
     report(
         "tree_update",
-        f"{each} instances an item, history {history}, binary tree, beam 150, gap 7",
+        f"history {HISTORY}, binary tree, beam 150, gap 7",
         device=torch.cuda.get_device_name() if GPU else "cpu",
         threads=torch.get_num_threads(),
-        figures={f"{items:,} items": measured(items, each, history) for items in sizes},
+        figures={
+            f"{items:,} items, {each} instances each": measured(items, each)
+            for items, each in sizes
+        },
     )
 
 

@@ -20,11 +20,13 @@ from softdex.index.tree import Tree
 from softdex.index.tree_learn import RULES, deal, learn
 from softdex.solve import relearn as rounds_of
 from softdex.solve import sgd
+from softdex.solve.tree import _looked_at
 
 SMALL: dict[str, Any] = {
     "leaves": "random", "dim": 8, "beam": 10, "negatives": 10, "max_history": 8, "epochs": 4,
     "batch_size": 256, "lr": 0.01, "device": "cpu",
 }  # fmt: skip
+BEAM = {name: value for name, value in SMALL.items() if name != "negatives"}
 BOTH = pytest.mark.parametrize("rule", RULES)
 
 
@@ -168,8 +170,8 @@ def tree_in(model: sdx.Retriever) -> Tree:
 def test_trees_that_are_learned_know_far_more_than_chance(
     parts: sdx.Split, name: str, options: dict[str, Any]
 ) -> None:
-    more = {"epochs": 6} if name != "otm" else {"epochs": 10, "negatives": 20, "lr": 0.005}
-    model = sdx.fit(name, parts.train, **(SMALL | more | options))
+    more = {"epochs": 6} if name != "otm" else {"epochs": 10, "lr": 0.005}
+    model = sdx.fit(name, parts.train, **((SMALL if name != "otm" else BEAM) | more | options))
     assert model.evaluate(parts.test, 20)["recall@20"] > 0.25  # chance has .18
     learned = [record for record in model.info["training"]["history"] if "moved" in record]
     assert len(learned) == (name in ("jtm", "tdm") or "rounds" in options)
@@ -262,12 +264,12 @@ def test_a_tree_can_begin_as_a_saved_one(parts: sdx.Split, tmp_path: Path) -> No
     learned = sdx.fit("jtm", parts.train, **(SMALL | {"epochs": 2}))
     learned.save(tmp_path / "jtm.sdx")
     path = str(tmp_path / "jtm.sdx")
-    model = sdx.fit("otm", parts.train, **(SMALL | {"epochs": 1, "leaves": path}))
+    model = sdx.fit("otm", parts.train, **(BEAM | {"epochs": 2, "leaves": path}))
     order = [t.item_of[t.item_of >= 0].tolist() for t in (tree_in(learned), tree_in(model))]
     assert order[0] == order[1]
     sdx.fit("popular", parts.train).save(tmp_path / "p.sdx")
     with pytest.raises(SoftdexError, match="is popular, which has no tree"):
-        sdx.fit("otm", parts.train, **(SMALL | {"leaves": str(tmp_path / "p.sdx")}))
+        sdx.fit("otm", parts.train, **(BEAM | {"leaves": str(tmp_path / "p.sdx")}))
 
 
 def test_labels_can_be_rectified_by_a_saved_sequence_model(
@@ -293,11 +295,24 @@ def test_items_that_nobody_was_asked_about_stay_where_nobody_wants_their_place()
     assert (chosen[10:] == stays[10:]).float().mean() > 0.6
 
 
-@pytest.mark.parametrize("negatives", [10, 70])
-def test_narrow_levels_are_filled_up_for_a_beam(parts: sdx.Split, negatives: int) -> None:
-    given = SMALL | {"beam": 4, "negatives": negatives, "epochs": 1}
-    model = sdx.fit("otm", parts.train, **given)
-    assert np.isfinite(model.info["training"]["history"][0]["loss"])
+@pytest.mark.parametrize(("beam", "arity"), [(4, 2), (35, 2), (7, 3)])
+def test_what_a_beam_is_trained_on_is_what_it_looks_at(
+    parts: sdx.Split, beam: int, arity: int
+) -> None:
+    given = BEAM | {"beam": beam, "arity": arity}
+    as_otm = {"objective": "binary", "sampling": "beam"}  # as otm has it
+    made: Any = sdx.recipes.recipe("tree")(parts.train, **given, **as_otm)
+    trainer = made.trainer(parts.train)
+    trainer.modules.eval()
+    query, item = trainer.feed.instances(torch.arange(64))
+    slot = trainer.index.slot_of[item]
+    trained = _looked_at(trainer.index, query, slot, made.parts.loss.negatives)
+    for (nodes, scores), path in zip(trainer.index.beam(query, 1), trained, strict=True):
+        for row, own in enumerate(path.node.tolist()):
+            looked = set(nodes[row][scores[row] > -torch.inf].tolist())
+            assert set(path.draws.nodes[row].tolist()) - {own} == looked - {own}
+    made = sdx.fit("otm", parts.train, **(given | {"epochs": 2}))
+    assert all(np.isfinite(record["loss"]) for record in made.info["training"]["history"])
 
 
 @pytest.mark.parametrize(("rounds", "epochs"), [(4, 6), (5, 6), (2, 5)])

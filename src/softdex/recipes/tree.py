@@ -48,7 +48,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "relearn": "binary",
         "rounds": 2,
     },
-    "otm": {"objective": "binary", "sampling": "beam", "relearn": "binary"},
+    "otm": {
+        "objective": "binary",
+        "sampling": "beam",
+        "beam": 50,
+        "relearn": "binary",
+        "rectify": "own",
+        "warm_up": 1,
+    },
     "plt": {"objective": "binary", "sampling": "siblings", "relearn": "binary"},
     "din": {"sampling": "uniform", "leaves": "none"},
 }
@@ -58,7 +65,7 @@ FIXED = {
     "dtr": ("objective", "relearn"),
     "tdm": ("objective", "sampling", "relearn", "gap", "deal", "per_item", *LABELS),
     "jtm": ("objective", "sampling", "relearn", *LABELS),
-    "otm": ("objective", "sampling", "relearn", *LABELS),
+    "otm": ("objective", "sampling", "negatives", "relearn", "rectify", "normalise", "estimator"),
     "plt": ("objective", "sampling", "negatives", "relearn", *LABELS),
     "din": ("sampling", "leaves", "category", "arity", "beam", "room", *ROUNDS, *LABELS),
 }
@@ -72,10 +79,10 @@ SPACES = {
 }
 READ_BY = {
     "category": ("leaves", ("category",)),
-    "negatives": ("sampling", ("tree", "uniform", "beam", None)),
+    "negatives": ("sampling", ("tree", "uniform", None)),
     "normalise": ("rectify", ("path", "child")),
     "estimator": ("rectify", ("path", "child")),
-    "warm_up": ("rectify", ("path", "child")),
+    "warm_up": ("rectify", ("path", "child", "own")),
     **dict.fromkeys(("gap", "deal", "per_item", "move", "restart"), ("rounds", range(2, 10**9))),
 }
 LEAVES = ("sequence", "factors", "category", "random", "none")
@@ -152,7 +159,7 @@ def tree(
     Args:
         objective: of each level: `softmax` (sampled), or `binary` (yes and no).
         sampling: what a label stands against: nodes that walks down the tree come by (`tree`), any
-            nodes of the level (`uniform`), those that a search looks at (`beam`), or those of the
+            nodes of the level (`uniform`), all that a search looks at (`beam`), or those of the
             same parent (`siblings`, whose yes and no make the product along a path the probability
             of a leaf); None: `tree` on a GPU, `uniform` on a CPU.
         leaves: how items come to their leaves: by clusters of vectors of a `sequence` model or of
@@ -179,7 +186,8 @@ def tree(
         move: the vectors of leaves move with their items.
         restart: each round begins with the full learning rate.
         rectify: which labels count: all (`none`), those of an ancestor under which nothing is
-            likelier than the item (`path`), or where it lies under the likelier child (`child`).
+            likelier than the item (`path`), where it lies under the likelier child (`child`), or
+            where the way on leads through the best of siblings, by the scores as they are (`own`).
         normalise: labels of a level are divided so that they sum to 1.
         estimator: a saved `sasrec` that says what is likelier; None: a quickly trained one.
         warm_up: epochs with all labels first.
@@ -201,6 +209,8 @@ def tree(
     chosen = _chosen(given, device)
     _check(locals() | chosen)
     leaves, sampling, draws, most, size, epochs, lr = chosen.values()
+    if sampling == "beam":  # a wider search would come by nodes that nothing was learned of
+        draws = arity * beam
     _say_preset({n: chosen[n] for n in given if given[n] is None}, sampling)
     longest = int(train.histories.lengths.max(initial=1)) - 1
     length = max(1, min(most, longest))
@@ -215,7 +225,9 @@ def tree(
     quick: dict[str, Any] = {}
     order = _order(train, leaves, shape, category, seed, device, quick)
     labels = None
-    if rectify != "none":
+    if rectify == "own":
+        labels = Rectify(rectify, after=warm_up)
+    elif rectify != "none":
         estimate = given_estimate or _quick_estimate(train, seed, device, quick)
         labels = Rectify(rectify, estimate, normalise, warm_up)
     generator = torch.Generator().manual_seed(seed)
@@ -253,8 +265,9 @@ def _chosen(given: Mapping[str, Any], device: str) -> dict[str, Any]:
 
 
 def _say_preset(taken: Mapping[str, Any], sampling: str) -> None:
-    """What was taken because of the device; siblings are as many as there are."""
-    words = [f"{n}={v}" for n, v in taken.items() if (n, sampling) != ("negatives", "siblings")]
+    """What was taken because of the device; siblings, and what a beam sees, have their number."""
+    counted = sampling in ("tree", "uniform")
+    words = [f"{n}={v}" for n, v in taken.items() if n != "negatives" or counted]
     if words:
         say(f"for this device: {', '.join(words)}")
 
@@ -281,8 +294,10 @@ def _check(given: Mapping[str, Any]) -> None:
     if given["rectify"] != "none" and given["warm_up"] >= given["epochs"]:
         raise SoftdexError(
             f"tree: a warm_up of {given['warm_up']} epochs leaves none of {given['epochs']} for "
-            "rectified labels."
+            "rectified labels. Give more epochs, or less of it."
         )
+    if given["rectify"] == "own" and given["objective"] == "softmax":
+        raise SoftdexError("tree: rectify='own' is for objective='binary'. Use 'path'.")
     if given["leaves"] == "category" and given["category"] is None:
         raise SoftdexError("tree: leaves='category' needs category=, a column of the item table.")
 

@@ -2,7 +2,9 @@
 
 `path`: the ancestor of level j is a label if the item is the likeliest of all items below it (S0,
 Eq. 17), by which a beam search is optimal. `child`: if the item lies under the likelier of the
-ancestor's children, which is what published code does. Shapes: B rows, I items, S slots, J levels.
+ancestor's children, which is what published code does. `own`: if the way from there to the item
+leads through the best of siblings all along, by the scorer that is being trained (OTM); that is for
+a loss to find out. Shapes: B rows, I items, S slots, J levels.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from softdex.index.tree import NOWHERE, Tree
 from softdex.solve.feed import Windows
 from softdex.tables import say
 
-KINDS = ("none", "path", "child")
+KINDS = ("none", "path", "child", "own")
 ROWS, CELLS = 2048, 2**26  # histories, and scores of items, at a time
 
 Estimate = Callable[[Tensor], Tensor]
@@ -67,7 +69,7 @@ class Rectify(NamedTuple):
     with plain ones."""
 
     kind: str
-    estimate: Estimate
+    estimate: Estimate | None = None
     normalise: bool = False
     after: int = 0
 
@@ -79,6 +81,7 @@ def labels_of(tree: Tree, feed: Windows, rectify: Rectify) -> Tensor:
     device = tree.item_of.device
     rows = max(1, min(ROWS, CELLS // len(tree.item_of)))
     kind, estimate, normalise, _ = rectify
+    assert estimate is not None
     for start in range(0, feed.size, rows):
         at = torch.arange(start, min(start + rows, feed.size), device=device)
         history, item = feed.instances(at)

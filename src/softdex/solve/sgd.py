@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ from softdex.solve.rectify import Rectify, labels_of
 from softdex.solve.relearn import Rounds, relearn
 from softdex.solve.replay import Replay
 from softdex.solve.rowwise import RowAdam
+from softdex.solve.tree import TreeLoss
 from softdex.tables import say
 
 PROBE_USERS, PROBE_CELLS = 16, 10_000_000
@@ -173,6 +174,7 @@ class Trainer:
 
     def __init__(self, parts: Composition, settings: Settings, device: torch.device) -> None:
         self.parts, self.settings, self.device = parts, settings, device
+        self.loss = parts.loss
         self.modules = nn.ModuleDict({"encoder": parts.encoder, "scorer": parts.scorer})
         if isinstance(parts.loss, nn.Module):
             self.modules["loss"] = parts.loss
@@ -307,9 +309,13 @@ class Trainer:
             self.modules.train()
         if rectify is None or progress.epoch < rectify.after:
             return
-        if starts or feed.labels is None:
+        if rectify.kind == "own":
+            assert isinstance(self.loss, TreeLoss)
+            self.loss = replace(self.loss, own=True)
+        elif starts or feed.labels is None:
             feed.labels = labels_of(tree, feed, rectify)
-            self.replay = None if self.replay is None else Replay(self.generator)
+        if self.replay is not None and (starts or progress.epoch == rectify.after):
+            self.replay = Replay(self.generator)
 
     @torch.no_grad()
     def served(self) -> Index | None:
@@ -345,7 +351,7 @@ class Trainer:
                 query = users
             else:
                 query = self.parts.encoder(users, leave_out=target)
-            losses = self.parts.loss(self.index, query, target, self.generator).float()
+            losses = self.loss(self.index, query, target, self.generator).float()
             loss = (losses * weight).sum()
             if penalty is not None:
                 loss = loss + penalty.float().mean() / self.feed.mean  # type: ignore[union-attr]

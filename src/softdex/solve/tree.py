@@ -30,15 +30,16 @@ class TreeLoss:
             the level (`uniform`), those of the same parent (`siblings`), or those that a beam
             search looks at (`beam`). The first level is taken whole by the last two.
         negatives: nodes a level; one with no more than one more is taken whole. `siblings` are as
-            many as there are.
+            many as there are; a `beam` is as wide as these need.
 
-    With a `beam` an ancestor counts as a label only where the path from there to the item leads
-    through the best of siblings, by the scores as they are (OTM).
+        own: an ancestor counts as a label only where the path from there to the item leads through
+            the best of siblings, by the scores as they are (OTM); for `binary`.
     """
 
     objective: str
     sampling: str
     negatives: int
+    own: bool = False
 
     def __call__(
         self, index: Index, query: Tensor, target: Tensor, generator: torch.Generator
@@ -52,6 +53,7 @@ class TreeLoss:
             paths = index.walk(query, self.negatives, generator=generator, to=target)
         elif self.sampling == "beam":
             paths = _looked_at(index, query, slot, self.negatives)
+        if self.own:
             labels = _led_to(index, query, slot)
         for level in levels:  # the first ones are the smallest
             own = slot // index.width(level)
