@@ -1,6 +1,6 @@
-"""What a saved tree finds with beams of several widths, beside the lists of all leaves.
+"""What saved trees find with beams of several widths, beside the lists of all leaves.
 
-python bench/tree_beams.py TASK MODEL.sdx
+python bench/tree_beams.py TASK MODEL.sdx [MODEL.sdx ...]
 
 TASK as in `bench/quality.py`, which keeps a model with `save=MODEL.sdx`.
 """
@@ -18,16 +18,19 @@ BEAMS = (20, 40, 80, 150)
 
 
 def main() -> None:
-    task, path = sys.argv[1:]
-    model, test = sdx.load(path), split(task).test
-    assert isinstance(model.index, Tree)
-    figures = {}
-    for beam in BEAMS:
-        model.index = model.index.with_beam(beam)
-        result = model.evaluate(test, 20, index="both")
-        names = ("f@20", "exact f@20", "overlap@20")
-        figures[f"beam {beam}"] = {name: round(result[name], 4) for name in names}
-    report("tree_beams", f"{task}, recipe {model.recipe}, card {test.card.sha256}", figures=figures)
+    task, *paths = sys.argv[1:]
+    test = split(task).test
+    figures: dict[str, dict[str, dict[str, float]]] = {}
+    for path in paths:
+        model = sdx.load(path)
+        assert isinstance(model.index, Tree)
+        figures[path] = {}
+        for beam in BEAMS:
+            model.index = model.index.with_beam(beam)
+            result = model.evaluate(test, 20, index="both")
+            names = ("f@20", "exact f@20", "overlap@20")
+            figures[path][f"beam {beam}"] = {name: round(result[name], 4) for name in names}
+    report("tree_beams", f"{task}, card {test.card.sha256}", figures=figures)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 
 def negatives(runs: list[dict[str, Any]], axis: Axes) -> None:
@@ -34,20 +35,27 @@ def negatives(runs: list[dict[str, Any]], axis: Axes) -> None:
 
 
 def rounds(runs: list[dict[str, Any]], axis: Axes) -> None:
+    starts = sorted({run["options"]["leaves"] for run in runs})
     for run in runs:
         options, history = run["options"], run["history"]
         words = [run["recipe"], f"leaves {options['leaves']}", f"rounds {options['rounds']}"]
         words += [options["rectify"]] if options["rectify"] != "none" else []
         epochs = [record["epoch"] for record in history]
-        (line,) = axis.plot(
-            epochs, [record["metric"] for record in history], "-", label=", ".join(words)
+        colour = f"C{starts.index(options['leaves'])}"
+        axis.plot(
+            epochs,
+            [record["metric"] for record in history],
+            "-" if options["rounds"] > 1 else "--",
+            color=colour,
+            label=", ".join(words),
         )
         learned = [record for record in history if "moved" in record]
         axis.plot(
             [record["epoch"] for record in learned],
             [record["metric"] for record in learned],
-            "o", color=line.get_color(), markersize=5,
+            "o", color=colour, markersize=5,
         )  # fmt: skip
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_xlabel("epoch")
     axis.set_ylabel("ndcg@20, validation")
 

@@ -471,10 +471,14 @@ def test_yes_and_no_of_a_level_equals_the_loop() -> None:
     generator = torch.Generator().manual_seed(0)
     pos, neg = (torch.randn(*s, dtype=torch.float64, generator=generator) for s in ((4,), (4, 6)))
     hit = torch.rand(4, 6, generator=generator) < 0.3
-    for b, loss in enumerate(level_binary(pos, neg, hit).tolist()):
+    label, there = torch.tensor([1.0, 0.0, 1.0, 0.0]), torch.tensor([1.0, 1.0, 0.0, 0.0])
+    plain, asked = level_binary(pos, neg, hit), level_binary(pos, neg, hit, label, there)
+    for b, loss in enumerate(plain.tolist()):
         others = [o for o, left in zip(neg[b].tolist(), hit[b].tolist(), strict=True) if not left]
         no = sum(-math.log(1 - 1 / (1 + math.exp(-o))) for o in others)
         assert loss == pytest.approx(math.log1p(math.exp(-pos[b].item())) + no)
+        own = math.log1p(math.exp(pos[b].item() * (-1 if label[b] else 1))) * float(there[b])
+        assert asked[b].item() == pytest.approx(own + no)
 
 
 # sampled -----------------------------------------------------------------------------------------

@@ -306,11 +306,13 @@ def test_what_a_beam_is_trained_on_is_what_it_looks_at(
     trainer.modules.eval()
     query, item = trainer.feed.instances(torch.arange(64))
     slot = trainer.index.slot_of[item]
-    trained = _looked_at(trainer.index, query, slot, made.parts.loss.negatives)
-    for (nodes, scores), path in zip(trainer.index.beam(query, 1), trained, strict=True):
+    trained, there = _looked_at(trainer.index, query, slot, made.parts.loss.negatives)
+    looked_at = zip(trainer.index.beam(query, 1), trained, strict=True)
+    for level, ((nodes, scores), path) in enumerate(looked_at):
         for row, own in enumerate(path.node.tolist()):
             looked = set(nodes[row][scores[row] > -torch.inf].tolist())
             assert set(path.draws.nodes[row].tolist()) - {own} == looked - {own}
+            assert bool(there[row, level]) == (own in looked)
     made = sdx.fit("otm", parts.train, **(given | {"epochs": 2}))
     assert all(np.isfinite(record["loss"]) for record in made.info["training"]["history"])
 

@@ -27,7 +27,9 @@ def level_softmax(pos: Tensor, scores: Tensor) -> Tensor:
     return scores.clamp(min=FLOOR).logsumexp(1) - pos
 
 
-def level_binary(pos: Tensor, neg: Tensor, hit: Tensor, label: Tensor | float = 1.0) -> Tensor:
+def level_binary(
+    pos: Tensor, neg: Tensor, hit: Tensor, label: Tensor | float = 1.0, there: Tensor | float = 1.0
+) -> Tensor:
     """Is this node the label's, yes or no, of the label and of the others, summed.
 
         loss_b = -z log sigmoid(o_y) - (1 - z) log(1 - sigmoid(o_y)) - sum_n log(1 - sigmoid(o_n))
@@ -37,10 +39,13 @@ def level_binary(pos: Tensor, neg: Tensor, hit: Tensor, label: Tensor | float = 
         neg: scores of other nodes (B, N).
         hit: where such a node is the label, or empty (B, N).
         label: z, what the label counts (B,): of 0 it is like the others.
+        there: whether it is asked about (B,). If others are asked only where a search comes by
+            them, it must be so for the label: nodes that are never denied and sometimes affirmed
+            rise without end.
 
     Returns:
         loss (B,). With all siblings of the path as the others, the product of the sigmoids along a
         path is the probability of its node (probabilistic label trees).
     """
     own = label * softplus(-pos) + (1 - label) * softplus(pos)
-    return own + (softplus(neg.clamp(min=FLOOR)) * ~hit).sum(1)
+    return there * own + (softplus(neg.clamp(min=FLOOR)) * ~hit).sum(1)

@@ -54,7 +54,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "beam": 50,
         "relearn": "binary",
         "rectify": "own",
-        "warm_up": 1,
     },
     "plt": {"objective": "binary", "sampling": "siblings", "relearn": "binary"},
     "din": {"sampling": "uniform", "leaves": "none"},

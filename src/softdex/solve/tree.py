@@ -28,7 +28,8 @@ class TreeLoss:
         objective: of each level, `softmax` or `binary`.
         sampling: what labels stand against: the nodes that walks come by (`tree`), any nodes of
             the level (`uniform`), those of the same parent (`siblings`), or those that a beam
-            search looks at (`beam`). The first level is taken whole by the last two.
+            search looks at (`beam`), the label only if it is among them. The first level is taken
+            whole by the last two.
         negatives: nodes a level; one with no more than one more is taken whole. `siblings` are as
             many as there are; a `beam` is as wide as these need.
 
@@ -49,10 +50,11 @@ class TreeLoss:
         slot, levels = index.slot_of[target], range(1, index.depth + 1)
         losses, some, against = [], [], []
         paths, labels = [], torch.ones_like(slot, dtype=torch.float32).expand(index.depth, -1).T
+        there = labels
         if self.sampling == "tree":
             paths = index.walk(query, self.negatives, generator=generator, to=target)
         elif self.sampling == "beam":
-            paths = _looked_at(index, query, slot, self.negatives)
+            paths, there = _looked_at(index, query, slot, self.negatives)
         if self.own:
             labels = _led_to(index, query, slot)
         for level in levels:  # the first ones are the smallest
@@ -66,7 +68,7 @@ class TreeLoss:
                     paths[level - 1] if paths else self._drawn(index, level, own, generator)
                 )
         if some:
-            losses.append(self._some(index, query, some, against, labels))
+            losses.append(self._some(index, query, some, against, labels, there))
         return torch.cat(losses).view(index.depth, -1).T / index.depth
 
     def _is_whole(self, index: Tree, level: int) -> bool:
@@ -85,7 +87,13 @@ class TreeLoss:
         return Path(Level(nodes, logq), own, logq[:, 0])
 
     def _some(
-        self, index: Tree, query: Tensor, levels: list[int], against: list[Path], labels: Tensor
+        self,
+        index: Tree,
+        query: Tensor,
+        levels: list[int],
+        against: list[Path],
+        labels: Tensor,
+        there: Tensor,
     ) -> Tensor:
         """Losses of these levels one behind the other: each is a batch of its own."""
         rows = torch.cat(
@@ -98,7 +106,8 @@ class TreeLoss:
         pos, neg = scores[:, 0], scores[:, 1:]
         hit = (rows[:, 1:] == rows[:, :1]) | (neg == -torch.inf)
         if self.objective == "binary":
-            return level_binary(pos, neg, hit, labels[:, levels[0] - 1 :].T.flatten())
+            label, counts = (each[:, levels[0] - 1 :].T.flatten() for each in (labels, there))
+            return level_binary(pos, neg, hit, label, counts)
         logq = torch.cat([path.draws.values for path in against])
         return sampled_softmax(pos, neg, logq, torch.cat([path.logq for path in against]), hit)
 
@@ -113,19 +122,21 @@ class TreeLoss:
 
 
 @torch.no_grad()
-def _looked_at(index: Tree, query: Tensor, slot: Tensor, count: int) -> list[Path]:
+def _looked_at(index: Tree, query: Tensor, slot: Tensor, count: int) -> tuple[list[Path], Tensor]:
     """Of each level about so many nodes that a beam search looks at, and the node that leads to a
-    slot; levels below the first have as many, that node standing in the places that are left."""
+    slot; levels below the first have as many, that node standing in the places that are left. And
+    whether the search came by that node itself (B, J)."""
     looked = index.beam(query, 1, beam=max(1, count // index.arity))
     widest = max((nodes.shape[1] for nodes, _ in looked[1:]), default=0)
-    found = []
+    found, there = [], []
     for level, (nodes, scores) in enumerate(looked, 1):
         own = (slot // index.width(level)).unsqueeze(1)
+        there.append((nodes == own).any(1).float())
         nodes = torch.where(scores > -torch.inf, nodes, own)
         nodes = torch.cat([nodes, own.expand(-1, max(0, widest - nodes.shape[1]))], 1)
         nothing = torch.zeros_like(nodes, dtype=torch.float32)  # of these nobody asks
         found.append(Path(Level(nodes, nothing), own[:, 0], nothing[:, 0]))
-    return found
+    return found, torch.stack(there, 1)
 
 
 @torch.no_grad()
