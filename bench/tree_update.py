@@ -1,6 +1,6 @@
 """One learning of a tree as items and instances grow, beside the bare evaluations that it needs.
 
-    python bench/tree_update.py [ITEMSxEACH ...]    (default 1e4x10 1e4x40 1e5x10)
+    python bench/tree_update.py [ITEMSxEACH ...]    (default 2e3x10 2e3x40 8e3x10)
 
 EACH: instances an item.
 
@@ -23,7 +23,7 @@ from softdex.index.tree_learn import stages
 from softdex.interactions import Interactions
 from softdex.keys import range_keys
 from softdex.recipes.tree import tree
-from softdex.solve.relearn import BATCH, Rounds, relearn
+from softdex.solve.relearn import Rounds, relearn, rows_at_a_time
 
 EVENTS, HISTORY = 100, 20  # of a user
 GPU = torch.cuda.is_available()
@@ -53,10 +53,10 @@ def measured(items: int, each: int) -> dict[str, Any]:
     index, feed = trainer.index, trainer.feed
     assert isinstance(index, Tree)
     wide = sum(stage.wide for stage in stages(index, 7))
-    evaluations = bare(index, feed)  # also compiles
+    bare(index, feed)  # also compiles
     began = synchronised()
-    evaluations = bare(index, feed)
-    per_batch = (synchronised() - began) / evaluations
+    scored = bare(index, feed)
+    each_s = (synchronised() - began) / scored
     figures: dict[str, Any] = {}
     for rule in ("auction", "greedy"):
         how = Rounds((), per_item=each, rule=rule)
@@ -64,28 +64,29 @@ def measured(items: int, each: int) -> dict[str, Any]:
         found = relearn(index, feed, trainer.optimizers[0], how, trainer.generator)  # type: ignore[arg-type]
         figures[f"{rule} s"] = round(synchronised() - began, 2)
         figures[f"{rule}, gain an instance"] = found["gain"]
+        print(f"{items:,} items, {each} each: {figures}", file=sys.stderr, flush=True)
     figures["evaluations"] = feed.size * wide
-    figures["evaluations s"] = round(per_batch * feed.size / BATCH, 2)
+    figures["evaluations s"] = round(each_s * feed.size, 2)
     figures["peak GB"] = peak(lambda: None)
     return figures
 
 
 @torch.no_grad()
 def bare(index: Tree, feed: Any) -> int:
-    """Score what a stage scores, for a few batches; how many there were."""
-    count = 3
-    for start in range(0, count * BATCH, BATCH):
-        at = torch.arange(start, start + BATCH, device=index.item_of.device) % feed.size
+    """Score what all stages score, for a few batches of instances; how many these were."""
+    rows = rows_at_a_time(index, 7)
+    for start in range(0, 3 * rows, rows):
+        at = torch.arange(start, start + rows, device=index.item_of.device) % feed.size
         query, item = feed.instances(at)
         for stage in stages(index, 7):
             above = index.slot_of[item] // index.width(stage.upto) // stage.wide * stage.wide
             nodes = above.unsqueeze(1) + torch.arange(stage.wide, device=at.device)
             index.scores(index.seen(query, stage.upto), stage.upto, nodes)
-    return count
+    return 3 * rows
 
 
 def main() -> None:
-    asked = sys.argv[1:] or ["1e4x10", "1e4x40", "1e5x10"]
+    asked = sys.argv[1:] or ["2e3x10", "2e3x40", "8e3x10"]
     sizes = [[int(float(a)) for a in each.split("x")] for each in asked]
     report(
         "tree_update",

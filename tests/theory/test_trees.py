@@ -467,6 +467,38 @@ def test_yes_and_no_against_siblings_equals_the_loop(seed: int, arity: int) -> N
         assert ours[row].item() == pytest.approx(total / len(g.nodes), rel=1e-12)
 
 
+@SEEDS
+@ARITIES
+@pytest.mark.parametrize("beam", [1, 2, 5])
+def test_yes_and_no_of_what_a_beam_looks_at_equals_the_loop(
+    seed: int, arity: int, beam: int
+) -> None:
+    """OTM: all candidates of a beam are asked about, and those alone; the target of a parent is
+    that of its best child, from the leaf up."""
+    g = planted(seed, arity)
+    items = torch.tensor(list(g.items))
+    users = torch.arange(len(items)) % QUERIES
+    made = TreeLoss("binary", "beam", arity * beam, own=True)
+    ours = made(g.tree, users, items, torch.Generator()).sum(1)
+    for row, (user, item) in enumerate(zip(users.tolist(), items.tolist(), strict=True)):
+        path = [g.items[item] // width for width in g.widths]
+        target = [1.0]
+        for level in range(len(g.nodes) - 1, 0, -1):
+            scores = g.level(user, level)
+            best = max(g.children(level - 1, path[level - 1]), key=lambda n: scores[n])
+            target.insert(0, target[0] * (best == path[level]))
+        total, looked = 0.0, list(g.nodes[0])
+        for level in range(len(g.nodes)):
+            scores = g.level(user, level)
+            for n in looked:
+                yes = target[level] if n == path[level] else 0.0
+                total += math.log1p(math.exp(scores[n])) - yes * scores[n]
+            kept = sorted(looked, key=lambda n: -scores[n])[:beam]
+            if level < len(g.nodes) - 1:
+                looked = [c for n in kept for c in g.children(level, n)]
+        assert ours[row].item() == pytest.approx(total / len(g.nodes), rel=1e-6)
+
+
 def test_yes_and_no_of_a_level_equals_the_loop() -> None:
     generator = torch.Generator().manual_seed(0)
     pos, neg = (torch.randn(*s, dtype=torch.float64, generator=generator) for s in ((4,), (4, 6)))

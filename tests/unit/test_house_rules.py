@@ -21,8 +21,8 @@ ORDER = [
     "score", "lanes", "attend", "din", "index",
     "objective", "distributed", "artifact", "solve", "evaluate", "synthetic", "catalogue", "parts",
     "grow_tree", "grow", "export", "estimate", "recommendations", "retrieve", "learn", "recipes",
-    "tune",
-    "report", "explain_look", "explain", "run", "demo", "doctor", "cli_options", "cli", "__main__",
+    "tune", "report", "explain_look", "explain", "explain_near",
+    "run", "demo", "doctor", "cli_options", "cli", "__main__",
 ]  # fmt: skip
 CORE = {"torch", "numpy", "scipy", "pyarrow", "numba", "safetensors", "typer", "rich"}
 FILES = sorted(SOURCE.rglob("*.py"))

@@ -198,6 +198,20 @@ def test_what_moves_with_its_items_leaves_the_best_of_all_leaves_as_they_were(
         assert torch.allclose(before, after, atol=1e-5) is move
 
 
+def test_how_likely_items_are_is_what_every_level_says(parts: sdx.Split) -> None:
+    made: Any = sdx.recipes.recipe("dtr")(parts.train, **SMALL)
+    trainer = made.trainer(parts.train)
+    trainer.modules.eval()
+    tree, at = trainer.index, torch.arange(0, 500, 7)
+    query, item = trainer.feed.instances(at)
+    expected = [
+        float(tree.level(j).log_prob(query, tree.slot_of[item, None] // tree.width(j)).mean())
+        for j in range(1, tree.depth + 1)
+    ]
+    found = rounds_of.mean_log_prob(tree, trainer.feed, at)
+    assert found == pytest.approx(expected, abs=1e-4)
+
+
 @pytest.mark.parametrize("stop", ["before the tree is learned", "inside the round after"])
 def test_a_run_in_rounds_that_was_killed_ends_where_it_would_have(
     parts: sdx.Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str

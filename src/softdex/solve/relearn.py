@@ -18,7 +18,8 @@ from softdex.solve.rowwise import RowAdam
 from softdex.tables import say
 
 BY = ("softmax", "binary", "cluster")
-BATCH, MEMORY = 1024, 2**30  # instances whose candidates are scored at a time, and bytes for it
+BATCH = 1024  # instances whose candidates are scored at a time
+ROOM = {"cpu": (BATCH, 2**30), "cuda": (8 * BATCH, 2**33)}  # by an update, and bytes for it
 HELD = 4096  # instances, at most, that say how likely items are before and after
 
 
@@ -57,8 +58,7 @@ def relearn(
     stage gained an instance, and the held-out log-probability of each level before and after."""
     began = time.perf_counter()
     asked, held = chosen_instances(feed, rounds.per_item, generator)
-    widest = max(stage.wide for stage in tree_learn.stages(tree, rounds.gap))
-    rows = max(1, min(BATCH, MEMORY // (tree.scorer.pair_bytes * widest)))
+    rows = rows_at_a_time(tree, rounds.gap)
     old = tree.slot_of.clone()
     likely = mean_log_prob(tree, feed, held)
     figures: dict[str, Any] = {}
@@ -87,6 +87,13 @@ def relearn(
     return figures
 
 
+def rows_at_a_time(tree: Tree, gap: int) -> int:
+    """Instances whose candidates of a stage are scored at a time."""
+    most, room = ROOM[tree.item_of.device.type]
+    widest = max(stage.wide for stage in tree_learn.stages(tree, gap))
+    return max(1, min(most, room // (tree.scorer.pair_bytes * widest)))
+
+
 def chosen_instances(
     feed: Windows, per_item: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
@@ -112,10 +119,10 @@ def batches(feed: Windows, at: Tensor, rows: int = BATCH) -> Iterator[tuple[Tens
 def mean_log_prob(tree: Tree, feed: Windows, at: Tensor) -> list[float]:
     """The mean log-probability of a walk, of each level, to come by the item that was found."""
     total = torch.zeros(tree.depth, dtype=torch.float64)
+    draw = torch.Generator(tree.item_of.device)  # of a walk that nobody looks at
     for query, item in batches(feed, at):
-        for level in range(1, tree.depth + 1):
-            own = (tree.slot_of[item] // tree.width(level)).unsqueeze(1)
-            total[level - 1] += float(tree.level(level).log_prob(query, own).double().sum())
+        paths = tree.walk(query, 1, generator=draw, to=item)
+        total += torch.stack([path.logq.double().sum() for path in paths]).cpu()
     return [round(value, 5) for value in (total / max(1, len(at))).tolist()]
 
 
