@@ -35,13 +35,13 @@ def negatives(runs: list[dict[str, Any]], axis: Axes) -> None:
 
 
 def rounds(runs: list[dict[str, Any]], axis: Axes) -> None:
-    starts = sorted({run["options"]["leaves"] for run in runs})
+    starts = sorted({str(run["options"]["leaves"]) for run in runs})
     for run in runs:
         options, history = run["options"], run["history"]
         words = [run["recipe"], f"leaves {options['leaves']}", f"rounds {options['rounds']}"]
         words += [options["rectify"]] if options["rectify"] != "none" else []
         epochs = [record["epoch"] for record in history]
-        colour = f"C{starts.index(options['leaves'])}"
+        colour = f"C{starts.index(str(options['leaves']))}"
         axis.plot(
             epochs,
             [record["metric"] for record in history],

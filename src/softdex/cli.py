@@ -45,7 +45,7 @@ from softdex.doctor import examine
 from softdex.errors import SoftdexError, choose
 from softdex.evaluate import Result
 from softdex.explain import draw
-from softdex.explain_look import look
+from softdex.explain_look import TREES, look
 from softdex.explain_near import draw_near, near
 from softdex.export import key_file
 from softdex.holdout import Split
@@ -253,7 +253,7 @@ def similar(
 
 @app.command()
 def explain(
-    model: Annotated[Path, typer.Argument(help="Run folder or saved model: dtr, tdm or plt.")],
+    model: Annotated[Path, typer.Argument(help=f"Run folder or saved model: {TREES}.")],
     user: Annotated[str | None, typer.Option("--user", "-u", help="User key.")] = None,
     history: Annotated[
         str | None, typer.Option(help="Item keys with commas: a user never seen.")
@@ -261,7 +261,7 @@ def explain(
     item: Annotated[
         str | None, typer.Option("--item", "-i", help="Item key: draw what lies around it.")
     ] = None,
-    k: Annotated[int, typer.Option("--k", help="Length of the list.")] = 10,
+    k: Annotated[int | None, typer.Option("--k", help="Length of the list; 10.")] = None,
     out: Annotated[Path, typer.Option("--out", help="HTML file to write.")] = Path("explain.html"),
     columns: Annotated[
         str, typer.Option(help="Item columns to name items and nodes by, with commas.")
@@ -274,11 +274,13 @@ def explain(
     given = sum(each is not None for each in (user, past, item))
     if given != 1:
         raise SoftdexError(f"explain: expected one of --user, --history and --item, got {given}.")
+    if item is not None and k is not None:
+        raise SoftdexError("explain: --k has no effect with --item. Leave it out.")
     if item is not None:
         part = near(load(model), item, names)
         table, drawn = part.table, draw_near(part)
     else:
-        search = look(load(model), user, history=past, k=k, columns=names)
+        search = look(load(model), user, history=past, k=10 if k is None else k, columns=names)
         table, drawn = search.table, draw(search)
     run.save_text(out, drawn)
     if as_json:

@@ -84,7 +84,7 @@ def explain(
     It is the search that `recommend` makes: what the user has had does not come back.
 
     Args:
-        model: of the recipes dtr, tdm or plt.
+        model: of the recipes dtr, tdm, jtm, otm or plt.
         user: a user key.
         history: item keys, the oldest first, in the place of a user.
         k: length of the list.

@@ -34,6 +34,7 @@ AREA = WIDTH - LEFT - 4
 SLIM, DOT = 19.0, 11.0  # space of a box whose text stands, and of a dot
 MANY = 11  # boxes beside each other whose text can lie
 CONTROL = dict.fromkeys(range(32), " ")
+TREES = "dtr, tdm, jtm, otm or plt"
 TITLES, CATEGORIES = ("title", "name"), ("genre", "categ", "topic")
 
 
@@ -169,7 +170,7 @@ def look(
 def tree_of(model: Retriever) -> Tree:
     """The tree that a model is served from."""
     if not isinstance(model.index, Tree):
-        raise SoftdexError(f"explain: {model.recipe} has no tree to draw. Fit dtr, tdm or plt.")
+        raise SoftdexError(f"explain: {model.recipe} has no tree to draw. Fit {TREES}.")
     return model.index
 
 
@@ -261,6 +262,13 @@ def _rows(
         ]
         rows.append(Row(beam, nodes))
     return rows
+
+
+def items_under(tree: Tree, level: int, number: int) -> np.ndarray:
+    """The items under a node, as they lie."""
+    width = tree.width(level)
+    ids = tree.item_of[number * width : (number + 1) * width].long()
+    return ids[(ids >= 0) & tree.alive[ids]].cpu().numpy()
 
 
 def above(tree: Tree, item: int, level: int) -> int:
@@ -359,15 +367,9 @@ class Names:
         title = _text(self.table[self.title][item].as_py()) if self.title else ""
         return key, title or key, {n: _text(self.table[n][item].as_py()) for n in self.shown}
 
-    def under(self, tree: Tree, level: int, number: int) -> np.ndarray:
-        """The items under a node."""
-        width = tree.width(level)
-        ids = tree.item_of[number * width : (number + 1) * width].long()
-        return ids[(ids >= 0) & tree.alive[ids]].cpu().numpy()
-
     def node(self, tree: Tree, level: int, number: int) -> tuple[str, str, str]:
         """Name of a node, how much of it that is, and what more there is to know."""
-        items = self.under(tree, level, number)
+        items = items_under(tree, level, number)
         best = items[np.argsort(-self.counts[items], kind="stable")[:3]].tolist()
         if level == tree.depth:
             _, title, fields = self.item(best[0])

@@ -15,12 +15,14 @@ import pyarrow as pa
 from softdex.catalogue import find
 from softdex.errors import SoftdexError
 from softdex.explain import lines, page
-from softdex.explain_look import Names, above, counted, tree_of
+from softdex.explain_look import Names, above, counted, items_under, tree_of
 from softdex.index.tree import Tree
 from softdex.retrieve import Retriever
 
-LEAVES = 32  # that are drawn, about
+LEAVES = 32  # that are drawn, at most, unless siblings alone are more
 LINE, STEP, WIDTH = 21, 142, 1200  # heights of lines, and widths of levels and of the picture
+LEFT, RIGHT = 48, 250  # widths of what stands before the first node, and of what is told of items
+OURS = ("levels_up", "item", "title")
 LOOK = """
 circle.other { fill: var(--line); stroke: var(--soft); } circle.way { fill: var(--way); }
 path.way { stroke: var(--way); stroke-width: 2.5; }
@@ -40,10 +42,9 @@ class Branch(NamedTuple):
 
 
 class Near(NamedTuple):
-    """What lies around an item: nodes from the top down, and leaves in the order of the tree.
-
-    `table` has the items, those nearest first, with the number of levels up to a node that both lie
-    under.
+    """What lies around an item: nodes from the top down, each level in the order of the tree, and
+    what is told of its leaves. `table` has the items, those nearest first, with the number of
+    levels up to the first node that both lie under.
     """
 
     who: str
@@ -56,8 +57,8 @@ class Near(NamedTuple):
 
 
 def near(model: Retriever, item: Any, columns: str | Sequence[str] | None = None) -> Near:
-    """The smallest part of a tree around an item that has some 32 leaves; `columns` as in
-    `explain`."""
+    """The largest part of a tree around an item that has no more than 32 leaves, its siblings at
+    least; `columns` as in `explain`."""
     tree = tree_of(model)
     if tree.depth == 1:
         raise SoftdexError("explain: this tree has one level, so nothing lies beside an item.")
@@ -65,40 +66,38 @@ def near(model: Retriever, item: Any, columns: str | Sequence[str] | None = None
     names = Names(model, np.empty(0, np.int64), columns)
     asked = int(rows[0])
     if not bool(tree.alive[asked]) or int(tree.slot_of[asked]) < 0:
-        raise SoftdexError(f"explain: item {item!r} was removed, so it has no leaf.")
-    top = next(j for j in range(1, tree.depth + 1) if tree.width(j) <= LEAVES or j == tree.depth)
-    branches: list[Branch] = []
-    found: list[int] = []
+        raise SoftdexError(f"explain: item {item!r} was removed. restore_items brings it back.")
+    inner = range(1, tree.depth)
+    top = next((j for j in inner if tree.width(j) <= LEAVES), tree.depth - 1)
+    branches = []
     for level in range(top, tree.depth + 1):
         each = tree.width(top) // tree.width(level)
         first = above(tree, asked, top) * each
-        for number in range(first, first + each):
-            if ids := names.under(tree, level, number).tolist():
-                way = number == above(tree, asked, level)
-                branches.append(Branch(level, number, way, *names.node(tree, level, number)))
-                found += ids if level == tree.depth else []
+        branches += [
+            Branch(level, n, n == above(tree, asked, level), *names.node(tree, level, n))
+            for n in range(first, first + each)
+            if len(items_under(tree, level, n))
+        ]
+    found = items_under(tree, top, above(tree, asked, top)).tolist()
+    told = [names.item(i) for i in found]
     apart = [_apart(tree, asked, other) for other in found]
     order = sorted(range(len(found)), key=lambda i: apart[i])
-    told = [names.item(found[i]) for i in order]
     table = {
-        "levels up": [apart[i] for i in order],
+        "levels_up": [apart[i] for i in order],
         "item": model.items.take(np.array([found[i] for i in order])),
-        "title": [title for _, title, _ in told],
-        **{name: [fields[name] for *_, fields in told] for name in names.shown},
+        "title": [told[i][1] for i in order],
+        **{n: [told[i][2][n] for i in order] for n in names.shown if n not in OURS},
     }
-    fields = [", ".join(names.item(i)[2].values()) for i in found]
+    fields = [", ".join(each.values()) for *_, each in told]
     made = pa.table(table).drop_columns(["title"] * (names.title is None))
     who = names.item(asked)[1]
     return Near(who, names.category, branches, fields, made, tree.depth, tree.arity)
 
 
 def _apart(tree: Tree, item: int, other: int) -> int:
-    """How many levels up two items have a node in common; more than there are: none."""
+    """How many levels up two items under one node have one in common."""
     levels = range(tree.depth, 0, -1)
-    return next(
-        (tree.depth - j for j in levels if above(tree, item, j) == above(tree, other, j)),
-        tree.depth,
-    )
+    return next(tree.depth - j for j in levels if above(tree, item, j) == above(tree, other, j))
 
 
 def draw_near(near: Near) -> str:
@@ -106,7 +105,7 @@ def draw_near(near: Near) -> str:
     levels = f"{counted(near.depth, 'level')}, {near.arity} children a node"
     name = f"the value of {near.named} that sets its items apart"
     words = (
-        f"A part of a tree of {levels}: what is under one node is found together by a search. "
+        f"A part of a tree of {levels}: a search reaches items through the nodes before them. "
         f"A node is named by {name if near.named else 'its most popular item'}; point at it to see "
         "what else is under it. The way to the item is coloured."
     )
@@ -131,7 +130,7 @@ def _picture(near: Near) -> str:
         height[branch.level, branch.number] = sum(below) / len(below)
     edges, nodes = [], []
     for branch in near.branches:
-        x, y = 8 + STEP * (branch.level - top), height[branch.level, branch.number]
+        x, y = LEFT + STEP * (branch.level - top), height[branch.level, branch.number]
         kind = "way" if branch.way else "other"
         if branch.level > top:
             parent = height[branch.level - 1, branch.number // near.arity]
@@ -142,11 +141,11 @@ def _picture(near: Near) -> str:
             )
         nodes.append(
             f"<g><title>{escape(branch.note)}</title><circle class='{kind}' cx='{x}' cy='{y:.1f}' "
-            f"r='4'/>{_words(branch, near, x + 8, y)}</g>"
+            f"r='4'/>{_words(branch, near, x, y)}</g>"
         )
     fields = "".join(
-        f"<text class='soft' x='{WIDTH - 250}' y='{height[near.depth, leaf.number] + 4:.1f}'>"
-        f"{escape(lines(text, 1, 270)[0])}</text>"
+        f"<text class='soft' x='{WIDTH - RIGHT}' y='{height[near.depth, leaf.number] + 4:.1f}'>"
+        f"{escape(lines(text, 1, RIGHT + 20)[0])}</text>"
         for leaf, text in zip(leaves, near.fields, strict=True)
     )
     return (
@@ -156,15 +155,14 @@ def _picture(near: Near) -> str:
 
 
 def _words(branch: Branch, near: Near, x: float, y: float) -> str:
-    """The name of a node beside it, what of it that is below."""
+    """The title of an item beside it; the name of a node above it, what of it that is below."""
     if branch.level == near.depth:
-        room = WIDTH - 260 - x
         bold = " class='bold'" * branch.way
-        name = escape(lines(branch.name, 1, room)[0])
-        return f"<text{bold} x='{x:.1f}' y='{y + 4:.1f}'>{name}</text>"
-    room = STEP - 24
-    return (
-        f"<text x='{x:.1f}' y='{y - 3:.1f}'>{escape(lines(branch.name, 1, room)[0])}</text>"
-        f"<text class='soft' x='{x:.1f}' y='{y + 10:.1f}'>"
-        f"{escape(lines(branch.detail, 1, room)[0])}</text>"
+        name = escape(lines(branch.name, 1, WIDTH - RIGHT - 20 - x)[0])
+        return f"<text{bold} x='{x + 8}' y='{y + 4:.1f}'>{name}</text>"
+    room = 2 * LEFT - 6
+    return "".join(
+        f"<text{kind} x='{x}' y='{y + shift:.1f}' text-anchor='middle'>"
+        f"{escape(lines(words, 1, room)[0])}</text>"
+        for kind, words, shift in (("", branch.name, -7), (" class='soft'", branch.detail, 15))
     )

@@ -402,18 +402,18 @@ def test_the_page_is_whole_and_has_all_its_parts() -> None:
 # around an item ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arity", [2, 3])
+@pytest.mark.parametrize("arity", [2, 3, 6, 40])
 def test_the_items_around_one_are_those_under_the_same_node_the_nearest_first(arity: int) -> None:
     model = made(200, beam=4, arity=arity, table=films(200))
     tree = model.index
     assert isinstance(tree, Tree)
     view = near(model, "i07")
-    width = max(w for w in (tree.width(j) for j in range(1, tree.depth + 1)) if w <= 32)
+    width = max([w for w in (tree.width(j) for j in range(1, tree.depth)) if w <= 32] or [arity])
     slot = tree.slot_of.numpy()
     beside = np.flatnonzero(slot // width == slot[7] // width)
     found = model.items.rows(view.table["item"].to_pylist(), "", "")
     assert sorted(found.tolist()) == beside.tolist()
-    ups = view.table["levels up"].to_pylist()
+    ups = view.table["levels_up"].to_pylist()
     assert ups == sorted(ups)
     assert [slot[i] // arity**up for i, up in zip(found, ups, strict=True)] == [
         slot[7] // arity**up for up in ups
@@ -428,9 +428,24 @@ def test_the_items_around_one_are_those_under_the_same_node_the_nearest_first(ar
 
 def test_the_page_around_an_item_names_every_leaf_and_is_safe_with_any_title() -> None:
     table = films(60) | {"title": [HOSTILE[i % len(HOSTILE)] or "x" for i in range(60)]}
-    page = Page(draw_near(near(made(60, table=table), "i09")))
-    assert page.tags.count("circle") == len(near(made(60), "i09").branches)
+    view = near(made(60, table=table), "i09")
+    text = draw_near(view)
+    page = Page(text)
+    words = "".join(page.words)
+    for title in view.table["title"].to_pylist():
+        assert title[:20] in words
+    assert page.tags.count("circle") == len(view.branches)
+    assert text.count("circle class='way'") == sum(branch.way for branch in view.branches)
+    assert text.count("class='bold'") == 1
     assert not {"script", "img", "link", "iframe"} & set(page.tags)
+
+
+def test_columns_of_the_item_table_never_stand_for_what_is_told_of_the_tree() -> None:
+    table = films(60) | {"item": ["c"] * 60, "levels_up": [9] * 60}
+    view = near(made(60, table=table), "i09", ["item", "levels_up", "year"])
+    assert view.table.column_names == ["levels_up", "item", "title", "year"]
+    assert view.table.slice(0, 1).to_pylist()[0]["item"] == "i09"
+    assert view.table["levels_up"].to_pylist()[0] == 0
 
 
 def test_a_removed_item_and_a_tree_of_one_level_have_nothing_around_an_item() -> None:

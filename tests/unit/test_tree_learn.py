@@ -18,8 +18,8 @@ import softdex as sdx
 from softdex.errors import SoftdexError
 from softdex.index.tree import Tree
 from softdex.index.tree_learn import RULES, deal, learn
+from softdex.solve import loop, sgd
 from softdex.solve import relearn as rounds_of
-from softdex.solve import sgd
 from softdex.solve.tree import _looked_at
 
 SMALL: dict[str, Any] = {
@@ -198,6 +198,18 @@ def test_what_moves_with_its_items_leaves_the_best_of_all_leaves_as_they_were(
         assert torch.allclose(before, after, atol=1e-5) is move
 
 
+@pytest.mark.parametrize("sampling", ["beam", "uniform"])
+def test_labels_of_ones_own_making_begin_after_the_warm_up(parts: sdx.Split, sampling: str) -> None:
+    more = {"objective": "binary", "sampling": sampling, "rectify": "own", "warm_up": 1}
+    made: Any = sdx.recipes.recipe("tree")(parts.train, **SMALL, **more)
+    run = loop.Run(made, parts.train, quiet=True)
+    trainer: Any = run.trainer
+    run.advance(1)
+    assert not trainer.loss.own
+    run.advance(1)
+    assert trainer.loss.own
+
+
 def test_how_likely_items_are_is_what_every_level_says(parts: sdx.Split) -> None:
     made: Any = sdx.recipes.recipe("dtr")(parts.train, **SMALL)
     trainer = made.trainer(parts.train)
@@ -212,12 +224,25 @@ def test_how_likely_items_are_is_what_every_level_says(parts: sdx.Split) -> None
     assert found == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("stop", ["before the tree is learned", "inside the round after"])
-def test_a_run_in_rounds_that_was_killed_ends_where_it_would_have(
-    parts: sdx.Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str
+@pytest.mark.parametrize(
+    ("stop", "name", "more"),
+    [
+        ("before the tree is learned", "dtr", {"rounds": 2, "rectify": "path"}),
+        ("inside the round after", "dtr", {"rounds": 2, "rectify": "path"}),
+        ("inside what follows on a warm-up", "otm", {"warm_up": 1}),
+    ],
+)
+def test_a_run_in_parts_that_was_killed_ends_where_it_would_have(
+    parts: sdx.Split,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stop: str,
+    name: str,
+    more: dict[str, Any],
 ) -> None:
-    options = SMALL | {"rounds": 2, "rectify": "path", "epochs": 2, "max_instances": 1000}
-    whole = sdx.fit("dtr", parts.train, **options)
+    small = SMALL if name == "dtr" else BEAM
+    options = small | {"epochs": 2, "max_instances": 1000} | more
+    whole = sdx.fit(name, parts.train, **options)
     steps, step = 0, sgd.Trainer.step
 
     def counted(self: sgd.Trainer, at: Tensor) -> None:
@@ -235,8 +260,8 @@ def test_a_run_in_rounds_that_was_killed_ends_where_it_would_have(
         if stop.startswith("before"):
             patch.setattr(sgd, "relearn", cut)
         with pytest.raises(KeyboardInterrupt):
-            sdx.fit("dtr", parts.train, folder=tmp_path, **options)
-    again = sdx.fit("dtr", parts.train, folder=tmp_path, resume=True, **options)
+            sdx.fit(name, parts.train, folder=tmp_path, **options)
+    again = sdx.fit(name, parts.train, folder=tmp_path, resume=True, **options)
     assert again.info["training"] == whole.info["training"]
     assert torch.equal(tree_in(again).item_of, tree_in(whole).item_of)
 
@@ -251,6 +276,8 @@ def test_a_run_in_rounds_that_was_killed_ends_where_it_would_have(
         ("din", {"rounds": 2}, "rounds"),
         ("dtr", {"warm_up": 1}, "warm_up"),
         ("dtr", {"rectify": "path", "warm_up": 4}, "leaves none of 4"),
+        ("otm", {"warm_up": 4}, "leaves none of 4"),
+        ("dtr", {"rectify": "own"}, "rectify='own' is for objective='binary'"),
         ("dtr", {"gap": 3}, "gap= has no effect with rounds=1"),
         ("dtr", {"leaves": "trees/old.sdx"}, "there is no such file"),
         ("dtr", {"rectify": "path", "estimator": "nowhere.sdx"}, "nowhere.sdx"),
@@ -278,7 +305,7 @@ def test_a_tree_can_begin_as_a_saved_one(parts: sdx.Split, tmp_path: Path) -> No
     learned = sdx.fit("jtm", parts.train, **(SMALL | {"epochs": 2}))
     learned.save(tmp_path / "jtm.sdx")
     path = str(tmp_path / "jtm.sdx")
-    model = sdx.fit("otm", parts.train, **(BEAM | {"epochs": 2, "leaves": path}))
+    model = sdx.fit("otm", parts.train, **(BEAM | {"epochs": 1, "leaves": path}))
     order = [t.item_of[t.item_of >= 0].tolist() for t in (tree_in(learned), tree_in(model))]
     assert order[0] == order[1]
     sdx.fit("popular", parts.train).save(tmp_path / "p.sdx")

@@ -293,7 +293,7 @@ def _check(given: Mapping[str, Any]) -> None:
     if given["rectify"] != "none" and given["warm_up"] >= given["epochs"]:
         raise SoftdexError(
             f"tree: a warm_up of {given['warm_up']} epochs leaves none of {given['epochs']} for "
-            "rectified labels. Give more epochs, or less of it."
+            "rectified labels. Give more epochs, or a smaller warm_up."
         )
     if given["rectify"] == "own" and given["objective"] == "softmax":
         raise SoftdexError("tree: rectify='own' is for objective='binary'. Use 'path'.")

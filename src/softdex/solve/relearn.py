@@ -18,8 +18,8 @@ from softdex.solve.rowwise import RowAdam
 from softdex.tables import say
 
 BY = ("softmax", "binary", "cluster")
-BATCH = 1024  # instances whose candidates are scored at a time
-ROOM = {"cpu": (BATCH, 2**30), "cuda": (8 * BATCH, 2**33)}  # by an update, and bytes for it
+BATCH = 1024  # instances whose nodes are scored at a time; on a GPU up to eight times as many
+MEMORY = 2**30  # bytes for it; on a GPU up to half of what is free
 HELD = 4096  # instances, at most, that say how likely items are before and after
 
 
@@ -89,7 +89,9 @@ def relearn(
 
 def rows_at_a_time(tree: Tree, gap: int) -> int:
     """Instances whose candidates of a stage are scored at a time."""
-    most, room = ROOM[tree.item_of.device.type]
+    most, room = BATCH, MEMORY
+    if tree.item_of.is_cuda:
+        most, room = 8 * BATCH, torch.cuda.mem_get_info(tree.item_of.device)[0] // 2
     widest = max(stage.wide for stage in tree_learn.stages(tree, gap))
     return max(1, min(most, room // (tree.scorer.pair_bytes * widest)))
 

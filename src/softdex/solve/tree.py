@@ -32,7 +32,6 @@ class TreeLoss:
             whole by the last two.
         negatives: nodes a level; one with no more than one more is taken whole. `siblings` are as
             many as there are; a `beam` is as wide as these need.
-
         own: an ancestor counts as a label only where the path from there to the item leads through
             the best of siblings, by the scores as they are (OTM); for `binary`.
     """
@@ -131,7 +130,7 @@ def _looked_at(index: Tree, query: Tensor, slot: Tensor, count: int) -> tuple[li
     found, there = [], []
     for level, (nodes, scores) in enumerate(looked, 1):
         own = (slot // index.width(level)).unsqueeze(1)
-        there.append((nodes == own).any(1).float())
+        there.append(((nodes == own) & (scores > -torch.inf)).any(1).float())
         nodes = torch.where(scores > -torch.inf, nodes, own)
         nodes = torch.cat([nodes, own.expand(-1, max(0, widest - nodes.shape[1]))], 1)
         nothing = torch.zeros_like(nodes, dtype=torch.float32)  # of these nobody asks
