@@ -88,7 +88,7 @@ def test_a_file_whose_loss_has_no_minimum_is_refused(
 
 
 def test_rg2_has_no_interaction_and_rgx_has(log: sdx.Interactions) -> None:
-    with pytest.raises(sdx.SoftdexError, match="unknown option 'beta'"):
+    with pytest.raises(sdx.SoftdexError, match=r"rg2: beta= is fixed.* 'rg' has it"):
         sdx.fit("rg2", log, beta=1.0)
     assert sdx.fit("rgx", log, beta=0.5, **QUICK).options["beta"] == 0.5
 

@@ -188,7 +188,7 @@ def test_serving_a_loaded_model_remembers_no_lookups(
 
 
 def test_a_variant_is_its_objective(parts: sdx.Split) -> None:
-    with pytest.raises(sdx.SoftdexError, match="unknown option 'objective'"):
+    with pytest.raises(sdx.SoftdexError, match=r"objective= is fixed.* 'mf' has it"):
         sdx.fit("softmax", parts.train, objective="bpr")
 
 

@@ -277,6 +277,7 @@ def test_a_run_in_parts_that_was_killed_ends_where_it_would_have(
         ("dtr", {"warm_up": 1}, "warm_up"),
         ("dtr", {"rectify": "path", "warm_up": 4}, "leaves none of 4"),
         ("otm", {"warm_up": 4}, "leaves none of 4"),
+        ("otm", {"negatives": 4}, "negatives= is fixed, .* 'tree' has it as an option"),
         ("dtr", {"rectify": "own"}, "rectify='own' is for objective='binary'"),
         ("dtr", {"gap": 3}, "gap= has no effect with rounds=1"),
         ("dtr", {"leaves": "trees/old.sdx"}, "there is no such file"),

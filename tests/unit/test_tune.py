@@ -273,7 +273,7 @@ def test_the_rounds_are_said(split: sdx.Split, loud: None, capsys: Any) -> None:
     ("rg2", {"space": {"lam": 0.1}}, "expected lam as a list of choices"),
     ("rg2", {"space": {"lam": [0.1, "much"]}}, "expected lam as a number, got 'much'"),
     ("rg2", {"space": {"reg": (1, 2)}}, "expected reg as text"),
-    ("ssm", {"space": {"objective": ["bpr"]}}, "unknown option 'objective'"),
+    ("ssm", {"space": {"objective": ["bpr"]}}, "objective= is fixed"),
     ("rg2", {"lamb": 0.1}, "unknown option 'lamb'"),
     ("rg3", {}, "unknown recipe 'rg3'"),
     ("rg2", {"settings": 0}, "expected a number of settings >= 1, got 0"),

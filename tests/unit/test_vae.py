@@ -204,7 +204,7 @@ def test_options_that_make_no_sense_are_refused(
 
 
 def test_the_index_of_mult_vae_is_not_an_option(log: sdx.Interactions) -> None:
-    with pytest.raises(sdx.SoftdexError, match="mult_vae: unknown option 'index'"):
+    with pytest.raises(sdx.SoftdexError, match=r"mult_vae: index= is fixed.* 'vae' has it"):
         sdx.fit("mult_vae", log, index="uniform")
 
 

@@ -78,6 +78,12 @@ def _of_module(name: str, what: str) -> Mapping[str, Any]:
 def check_options(name: str, given: Mapping[str, Any]) -> None:
     """Refuse options that a recipe does not have, or that are not of its kind."""
     annotated = kinds(recipe(name))
+    for option in given:
+        if option in annotated and option not in choices(name):
+            raise SoftdexError(
+                f"{name}: {option}= is fixed, it makes the recipe what it is. "
+                f"{_table()[name][0]!r} has it as an option."
+            )
     check(name, {option: annotated[option] for option in choices(name)}, given)
 
 
