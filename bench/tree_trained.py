@@ -31,7 +31,9 @@ K, ASKED, ROWS = 20, 500, 1024  # ROWS: instances whose labels are found at a ti
 BEAMS = {"20": 20, "40": 40, "80": 80, "150": 150, "all leaves": math.inf}
 
 
-def labels(index: Tree, feed: Windows, log: Interactions, eta: torch.Tensor, kind: str) -> Any:
+def labels(
+    index: Tree, feed: Windows, log: Interactions, eta: torch.Tensor, kind: str
+) -> torch.Tensor:
     """What the labels of all instances count, by the truth."""
     ends = torch.tensor(log.histories.indptr[1:], device=feed.at.device)
     user = torch.searchsorted(ends, feed.at, right=True)

@@ -274,15 +274,15 @@ def explain(
     given = sum(each is not None for each in (user, past, item))
     if given != 1:
         raise SoftdexError(f"explain: expected one of --user, --history and --item, got {given}.")
-    if item is not None and k is not None:
-        raise SoftdexError("explain: --k has no effect with --item. Leave it out.")
     if item is not None:
+        if k is not None:
+            raise SoftdexError("explain: --k has no effect with --item. Leave it out.")
         part = near(load(model), item, names)
-        table, drawn = part.table, draw_near(part)
+        table, page = part.table, draw_near(part)
     else:
         search = look(load(model), user, history=past, k=10 if k is None else k, columns=names)
-        table, drawn = search.table, draw(search)
-    run.save_text(out, drawn)
+        table, page = search.table, draw(search)
+    run.save_text(out, page)
     if as_json:
         _print_json({"out": str(out), "items": table.to_pylist()})
         return

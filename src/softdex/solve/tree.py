@@ -48,8 +48,8 @@ class TreeLoss:
         assert isinstance(index, Tree)
         slot, levels = index.slot_of[target], range(1, index.depth + 1)
         losses, some, against = [], [], []
-        paths, labels = [], torch.ones_like(slot, dtype=torch.float32).expand(index.depth, -1).T
-        there = labels
+        paths, ones = [], torch.ones_like(slot, dtype=torch.float32).expand(index.depth, -1).T
+        labels, there = ones, ones
         if self.sampling == "tree":
             paths = index.walk(query, self.negatives, generator=generator, to=target)
         elif self.sampling == "beam":
