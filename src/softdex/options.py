@@ -19,6 +19,12 @@ WORDS = {
     dict: "a table of entries",
     NoneType: "nothing",
 }
+LIMITS: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "positive": ("> 0", lambda value: value > 0),
+    "at_least_0": (">= 0", lambda value: value >= 0),
+    "from_0_to_1": ("from 0 to 1", lambda value: 0 <= value <= 1),
+    "below_1": ("from 0 to below 1", lambda value: 0 <= value < 1),
+}
 
 
 def kinds(function: Callable[..., Any]) -> dict[str, Any]:
@@ -71,25 +77,17 @@ def words(kind: Any) -> str:
     return WORDS.get(kind) or str(getattr(kind, "__name__", kind))
 
 
-def at_least(where: str, least: float, **given: float) -> None:
-    """Refuse numbers that are too small."""
-    for name, value in given.items():
-        if value < least:
-            raise SoftdexError(f"{where}: expected {name} of at least {least:g}, got {value}.")
+def within(where: str, given: Mapping[str, Any], **limited: Sequence[str]) -> None:
+    """Refuse numbers that lie outside of what makes sense for them; nothing given is fine.
 
-
-def within(
-    where: str,
-    given: Mapping[str, Any],
-    *,
-    positive: Sequence[str] = (),
-    at_least_0: Sequence[str] = (),
-    from_0_to_1: Sequence[str] = (),
-) -> None:
-    """Refuse numbers that lie outside of what makes sense for them; nothing given is fine."""
-    expected = dict.fromkeys(positive, "> 0") | dict.fromkeys(at_least_0, ">= 0")
-    for name, words in (expected | dict.fromkeys(from_0_to_1, "from 0 to 1")).items():
-        value = 1 if given[name] is None else given[name]
-        too_large = name in from_0_to_1 and value > 1
-        if value < 0 or too_large or (name in positive and value == 0):
-            raise SoftdexError(f"{where}: expected {name} {words}, got {value}.")
+    Example:
+        >>> within("ials", {"dim": 0}, positive=["dim", "epochs"])
+        Traceback (most recent call last):
+        softdex.errors.SoftdexError: ials: expected dim > 0, got 0.
+    """
+    for limit, names in limited.items():
+        words, holds = LIMITS[limit]
+        for name in names:
+            value = given.get(name)
+            if value is not None and not holds(value):
+                raise SoftdexError(f"{where}: expected {name} {words}, got {value}.")

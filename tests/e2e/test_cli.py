@@ -392,7 +392,7 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ("fit clicks.csv -r item_cf -o neighbours=abc", ["neighbours as a whole number", "'abc'"]),
         ("fit clicks.csv -r item_cf -o neighbours=1.5", ["neighbours as a whole number", "1.5"]),
         ("fit clicks.csv -r item_cf -o neighbours=", ["neighbours as a whole number, got ''"]),
-        ("fit clicks.csv -r item_cf -o neighbours=-1", ["expected neighbours >= 1", "-1"]),
+        ("fit clicks.csv -r item_cf -o neighbours=-1", ["expected neighbours > 0", "-1"]),
         ("fit clicks.csv -r item_cf -o shrink=NaN", ["expected shrink as a number, got nan"]),
         ('fit clicks.csv -r popular -o half_life="x"', ["half_life as a number or nothing", "'x'"]),
         ("fit clicks.csv -r popular -o half_life=0", ["expected half_life > 0, got 0"]),
@@ -551,7 +551,7 @@ def test_a_refused_fit_leaves_the_folder_as_it_was(softdex: Softdex) -> None:
     softdex("fit", "clicks.csv", "-r", "popular", "--out", "r")
     old = Path("r/config.toml").read_bytes()
     bad = ("-r", "item_cf", "--out", "r", "-o", "neighbours=-5", "--force")
-    mistake(softdex("fit", "clicks.csv", *bad), "neighbours >= 1")
+    mistake(softdex("fit", "clicks.csv", *bad), "neighbours > 0")
     assert Path("r/config.toml").read_bytes() == old
     assert softdex("evaluate", "r").code == 0
 

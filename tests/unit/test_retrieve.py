@@ -352,7 +352,7 @@ def test_a_holdout_without_a_target_is_no_reason_not_to_fit() -> None:
         ({"neighbours": 2.5}, "expected neighbours as a whole number, got 2.5"),
         ({"neighbours": None}, "expected neighbours as a whole number, got None"),
         ({"neighbours": True}, "expected neighbours as a whole number, got True"),
-        ({"neighbours": -1}, "expected neighbours >= 1"),
+        ({"neighbours": -1}, "expected neighbours > 0"),
         ({"shrink": float("nan")}, "expected shrink as a number, got nan"),
         ({"neigbours": 3}, "unknown option 'neigbours'. Did you mean 'neighbours'?"),
     ],

@@ -113,20 +113,19 @@ def test_a_device_that_is_not_there_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"dim": 0}, {"lr": 0.0}, {"objective": "smm"}, {"index": "unifrom"}]
+    "bad", [{"dim": 0}, {"lr": 0.0}, {"power": -1.0}, {"objective": "smm"}, {"index": "unifrom"}]
 )
 def test_senseless_options_are_refused_before_any_work(
     log: sdx.Interactions, bad: dict[str, Any]
 ) -> None:
     with pytest.raises(sdx.SoftdexError, match=r"mf: (expected|unknown)"):
-        mf(log, **bad)
+        sdx.fit("mf", log, **bad)
 
 
 @pytest.mark.parametrize(("bad", "words"), [
     ({"objective": "bpr", "index": "full"}, "bpr needs draws"),
     ({"objective": "softmax", "index": "imi_popularity"}, "softmax takes all items"),
     ({"objective": "bpr", "correct": "all"}, "correct= is for ssm"),
-    ({"power": -1.0}, "power >= 0"),
 ])  # fmt: skip
 def test_options_that_would_be_ignored_are_refused(
     log: sdx.Interactions, bad: dict[str, Any], words: str

@@ -259,7 +259,6 @@ def test_a_tree_of_clusters_is_made_by_a_quick_model(parts: sdx.Split, how: str)
         ({"leaves": "category"}, "category="),
         ({"leaves": "categories"}, "category"),
         ({"beam": 0}, "beam"),
-        ({"sampling": "siblings"}, "binary"),
         ({"category": "genre"}, "no effect"),
         ({"min_history": 10_000}, "min_history"),
         ({"leaves": "category", "category": "colour"}, "unknown column"),
@@ -268,6 +267,19 @@ def test_a_tree_of_clusters_is_made_by_a_quick_model(parts: sdx.Split, how: str)
 def test_what_makes_no_sense_is_refused(parts: sdx.Split, given: dict[str, Any], word: str) -> None:
     with pytest.raises(SoftdexError, match=word):
         sdx.fit("dtr", parts.train, **options("dtr", **given))
+
+
+def test_siblings_are_for_yes_and_no(parts: sdx.Split) -> None:
+    with pytest.raises(SoftdexError, match="siblings is for objective='binary'"):
+        sdx.fit("dtr", parts.train, sampling="siblings")
+
+
+def test_a_mistake_is_found_before_a_quick_model_is_trained(
+    parts: sdx.Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("softdex.solve.loop.train", lambda *_: pytest.fail("trained"))
+    with pytest.raises(SoftdexError, match="dtr: gap= has no effect with rounds=1"):
+        sdx.fit("dtr", parts.train, leaves="factors", gap=3)
 
 
 @pytest.mark.usefixtures("loud")

@@ -15,7 +15,6 @@ import softdex as sdx
 from softdex.encode.history import Vae
 from softdex.index.imi import Imi
 from softdex.ragged import Ragged
-from softdex.recipes.vae import vae
 from softdex.solve.compose import PROPOSALS, automatic
 from softdex.solve.feed import Histories
 
@@ -200,7 +199,7 @@ def test_options_that_make_no_sense_are_refused(
     log: sdx.Interactions, option: str, value: Any, words: str
 ) -> None:
     with pytest.raises(sdx.SoftdexError, match=f"vae: .*{words}"):
-        vae(log, **{option: value})
+        sdx.fit("vae", log, **{option: value})
 
 
 def test_the_index_of_mult_vae_is_not_an_option(log: sdx.Interactions) -> None:

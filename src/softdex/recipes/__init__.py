@@ -14,7 +14,7 @@ from softdex.errors import DataError, SoftdexError, choose
 from softdex.holdout import Holdout
 from softdex.interactions import Interactions
 from softdex.learn import extend, learn
-from softdex.options import check, kinds
+from softdex.options import LIMITS, check, kinds, within
 from softdex.retrieve import Retriever, from_training
 from softdex.solve.loop import Job
 from softdex.tables import parse_bytes
@@ -69,14 +69,13 @@ def space(name: str) -> dict[str, Any]:
     return dict(own if own is not None else _of_module(name, "SPACE"))
 
 
-def _of_module(name: str, what: str) -> Mapping[str, Any]:
-    """A mapping that the file of a recipe may have."""
-    found: Mapping[str, Any] = getattr(importlib.import_module(recipe(name).__module__), what, {})
-    return found
+def _of_module(name: str, what: str) -> Any:
+    """A table that the file of a recipe may have."""
+    return getattr(importlib.import_module(recipe(name).__module__), what, {})
 
 
 def check_options(name: str, given: Mapping[str, Any]) -> None:
-    """Refuse options that a recipe does not have, or that are not of its kind."""
+    """Refuse options that a recipe does not have, or values that make no sense for them."""
     annotated = kinds(recipe(name))
     for option in given:
         if option in annotated and option not in choices(name):
@@ -85,6 +84,10 @@ def check_options(name: str, given: Mapping[str, Any]) -> None:
                 f"{_table()[name][0]!r} has it as an option."
             )
     check(name, {option: annotated[option] for option in choices(name)}, given)
+    for option, words in _of_module(name, "WORDS").items():
+        if given.get(option) is not None:
+            choose(name, option, given[option], words)
+    within(name, given, **{limit: _of_module(name, limit.upper()) for limit in LIMITS})
 
 
 def unread(name: str, chosen: Mapping[str, Any]) -> dict[str, str]:
@@ -146,8 +149,8 @@ def fit(
         raise SoftdexError("fit: resume=True needs folder=, where the checkpoint is.")
     chosen = options(name) | given
     limit = None if max_memory is None else parse_bytes(max_memory)
-    made = recipe(name)(train, **chosen)
     check_read(name, given, chosen)
+    made = recipe(name)(train, **chosen)
     if not isinstance(made, Job):
         if start is not None or refit:
             raise SoftdexError(

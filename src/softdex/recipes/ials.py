@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from softdex.interactions import Interactions
-from softdex.options import at_least
 from softdex.solve import normal_equations
 from softdex.solve.als import Job, initial
 from softdex.solve.loop import Schedule
 from softdex.solve.rows import STEPS
 
 SPACE = {"alpha": (0.001, 0.3), "lam": (0.0005, 0.05), "dim": [64, 128, 256]}
+POSITIVE = ("dim", "epochs")
+AT_LEAST_0 = ("alpha", "lam", "nu", "patience", "steps", "seed")
 
 
 def ials(
@@ -43,8 +44,6 @@ def ials(
         seed: of initial vectors.
         device: `auto`, `cpu`, `cuda`.
     """
-    at_least("ials", 1, dim=dim, epochs=epochs)
-    at_least("ials", 0, alpha=alpha, lam=lam, nu=nu, patience=patience, steps=steps, seed=seed)
     power = normal_equations.power("ials", reg, nu)
     loss = normal_equations.ials(train.num_items, alpha=alpha, lam=lam, nu=power)
     schedule = Schedule(epochs, patience, device)

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from softdex.encode.counting import Neighbours
-from softdex.errors import SoftdexError
 from softdex.interactions import Interactions
 from softdex.score import Sparse
 from softdex.solve.neighbours import cosine_neighbours
@@ -17,6 +16,9 @@ SPACE = {
     "asymmetry": [0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.8],
     "shrink": [0.0, 1.0, 10.0],
 }
+POSITIVE = ("neighbours",)
+AT_LEAST_0 = ("shrink",)
+FROM_0_TO_1 = ("asymmetry",)
 
 
 def item_cf(
@@ -38,11 +40,6 @@ def item_cf(
         asymmetry: above 0.5, popular neighbours are favoured; below, rare ones.
         shrink: added to the denominator: similarities that rest on few users shrink.
     """
-    if neighbours < 1 or shrink < 0 or not 0 <= asymmetry <= 1:
-        raise SoftdexError(
-            "item_cf: expected neighbours >= 1, shrink >= 0 and asymmetry in [0, 1], got "
-            f"{neighbours}, {shrink} and {asymmetry}."
-        )
     lists = cosine_neighbours(
         train.csr(binary=train.weight is None),
         min(neighbours, train.num_items),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from softdex.errors import SoftdexError, choose
+from softdex.errors import SoftdexError
 from softdex.interactions import Interactions
-from softdex.options import within
 from softdex.solve.compose import (
     ENCODERS,
     PROPOSALS,
@@ -155,9 +154,6 @@ def mf(
 
 def _check(given: Mapping[str, Any]) -> None:
     """Refuse what makes no sense, before any work is done."""
-    for name, known in WORDS.items():
-        choose("mf", name, given[name], known)
-    within("mf", given, positive=POSITIVE, at_least_0=AT_LEAST_0, from_0_to_1=FROM_0_TO_1)
     objective, index = given["objective"], given["index"]
     if index == "full" and objective not in ("ssm", "softmax"):
         raise SoftdexError(f"mf: {objective} needs draws, so index='full' is not for it.")

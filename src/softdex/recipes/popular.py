@@ -10,6 +10,8 @@ from softdex.errors import SoftdexError
 from softdex.interactions import Interactions
 from softdex.score import Constant
 
+POSITIVE = ("half_life",)
+
 
 def popular(train: Interactions, *, half_life: float | None = None) -> tuple[Anyone, Constant]:
     """Rank items by how many events they have, the same for everybody.
@@ -20,8 +22,6 @@ def popular(train: Interactions, *, half_life: float | None = None) -> tuple[Any
     """
     weight = np.ones(len(train)) if train.weight is None else train.weight.astype(np.float64)
     if half_life is not None:
-        if half_life <= 0:
-            raise SoftdexError(f"popular: expected half_life > 0, got {half_life}.")
         if train.time is None:
             raise SoftdexError("popular: half_life needs a time column. Name it: read(time=...).")
         weight = weight * np.exp2((train.time - train.time.max()) / half_life)

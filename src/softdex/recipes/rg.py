@@ -8,10 +8,9 @@ from typing import Any
 import torch
 
 from softdex.encode.history import Mixed
-from softdex.errors import SoftdexError, choose
+from softdex.errors import SoftdexError
 from softdex.interactions import Interactions
 from softdex.objective.taylor import rg_of_vectors
-from softdex.options import at_least
 from softdex.score import Dot
 from softdex.solve import newton_job, normal_equations
 from softdex.solve.als import Job, closed, initial, with_fold_in
@@ -28,6 +27,10 @@ ABOUT = {
 SPACE = {"alpha": (0.003, 0.3), "lam": (0.01, 0.3), "dim": [64, 128, 256]}
 VARIANTS: dict[str, dict[str, Any]] = {"rg2": {}, "rgx": {"beta": 1.0}}
 FIXED = {"rg2": ("beta", "interaction")}
+WORDS = {"solver": ("als", "svd", "newton_cg"), "encoder": ("user", "history", "mix")}
+POSITIVE = ("dim", "epochs", "max_history")
+AT_LEAST_0 = ("alpha", "lam", "nu", "beta", "steps", "patience", "seed")
+FROM_0_TO_1 = ("share",)
 
 
 def rg(
@@ -77,17 +80,10 @@ def rg(
         seed: of initial vectors.
         device: `auto`, `cpu`, `cuda`.
     """
-    choose("rg", "solver", solver, ("als", "svd", "newton_cg"))
-    choose("rg", "encoder", encoder, ("user", "history", "mix"))
     if encoder != "user" and solver != "newton_cg":
         raise SoftdexError(f"rg: encoder={encoder!r} has no closed form. Use solver='newton_cg'.")
     if sampled is not None and solver == "newton_cg":
         raise SoftdexError("rg: newton_cg takes all items. Leave sampled out, or use solver='als'.")
-    if not 0 <= share <= 1:
-        raise SoftdexError(f"rg: expected share from 0 to 1, got {share}.")
-    at_least("rg", 1, dim=dim, epochs=epochs, max_history=max_history)
-    least = {"alpha": alpha, "lam": lam, "nu": nu, "beta": beta, "steps": steps}
-    at_least("rg", 0, patience=patience, seed=seed, **least)
     loss = normal_equations.rg(
         train.num_items,
         alpha=alpha,

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from softdex.encode.sequence import Dnn, Sequence
-from softdex.errors import SoftdexError, choose
+from softdex.errors import SoftdexError
 from softdex.index.contract import Index
 from softdex.index.flat import Flat
 from softdex.index.imi import log_popularity
 from softdex.interactions import Interactions
-from softdex.options import within
 from softdex.score import Dot
 from softdex.solve.compose import PROPOSALS, Features, against, automatic, vectors_of
 from softdex.solve.in_batch import OBJECTIVES, InBatch
@@ -50,6 +49,8 @@ POSITIVE = (
     "epochs", "batch_size", "lr",
 )  # fmt: skip
 AT_LEAST_0 = ("positions", "power", "decay", "patience", "seed")
+FROM_0_TO_1 = ("lr_end",)
+BELOW_1 = ("dropout",)
 WIDE, NARROW = 128, 64  # inner layers of youtube_dnn
 
 
@@ -156,11 +157,6 @@ def sequence(
 
 def _check(given: dict[str, Any]) -> None:
     """Refuse what makes no sense, before any work is done."""
-    for name, known in WORDS.items():
-        choose("sequence", name, given[name], known)
-    within("sequence", given, positive=POSITIVE, at_least_0=AT_LEAST_0, from_0_to_1=("lr_end",))
-    if not 0 <= given["dropout"] < 1:
-        raise SoftdexError(f"sequence: expected dropout from 0 to below 1, got {given['dropout']}.")
     if given["encoder"] == "attention" and given["dim"] % given["heads"]:
         raise SoftdexError(
             f"sequence: expected heads to divide dim, got {given['heads']} and {given['dim']}."

@@ -12,11 +12,10 @@ import torch
 from softdex.din import NORMS, random_din, windows_of
 from softdex.encode.history import Recent
 from softdex.encode.sequence import Sequence
-from softdex.errors import SoftdexError, choose
+from softdex.errors import SoftdexError
 from softdex.index import tree_build, tree_learn
 from softdex.index.tree import Tree
 from softdex.interactions import Interactions
-from softdex.options import at_least, within
 from softdex.recipes.rg import rg
 from softdex.recipes.sequence import sequence
 from softdex.retrieve import load
@@ -100,6 +99,7 @@ POSITIVE = (
     "rounds", "gap", "per_item",
 )  # fmt: skip
 AT_LEAST_0 = ("max_instances", "room", "decay", "patience", "seed", "warm_up")
+FROM_0_TO_1 = ("lr_end",)
 PRESET: dict[str, dict[str, Any]] = {  # a CPU sees fewer and shorter things, for an answer sooner
     "cuda": {
         "leaves": "sequence", "sampling": "tree", "negatives": 70, "max_history": 69,
@@ -273,15 +273,13 @@ def _say_preset(taken: Mapping[str, Any], sampling: str) -> None:
 
 def _check(given: Mapping[str, Any]) -> None:
     """Refuse what makes no sense, before any work is done."""
-    for name, known in WORDS.items():
-        choose("tree", name, given[name], known)
     if given["leaves"] not in LEAVES and not Path(given["leaves"]).exists():
         raise SoftdexError(
             f"tree: expected leaves as {', '.join(LEAVES)} or the path of a saved tree, got "
             f"{given['leaves']!r}, and there is no such file."
         )
-    within("tree", given, positive=POSITIVE, at_least_0=AT_LEAST_0, from_0_to_1=("lr_end",))
-    at_least("tree", 2, arity=given["arity"])
+    if given["arity"] < 2:
+        raise SoftdexError(f"tree: expected arity of at least 2, got {given['arity']}.")
     if given["sampling"] in ("siblings", "beam") and given["objective"] == "softmax":
         raise SoftdexError(
             f"tree: {given['sampling']} is for objective='binary'. Use sampling='tree'."

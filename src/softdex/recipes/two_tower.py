@@ -6,13 +6,11 @@ from typing import Any
 
 import torch
 
-from softdex.errors import choose
 from softdex.index.contract import Index
 from softdex.index.flat import Flat
 from softdex.index.imi import build, codewords_for, log_popularity
 from softdex.interactions import Interactions
 from softdex.objective.in_batch import CORRECTIONS
-from softdex.options import within
 from softdex.solve.compose import ENCODERS, READ_BY_TOWERS, SCORES, Features, towers
 from softdex.solve.in_batch import OBJECTIVES, InBatch
 from softdex.solve.loop import Schedule
@@ -154,11 +152,6 @@ def two_tower(
         precision: `float32` or `bf16`.
     """
     batch_size = min(2048, max(128, len(train) // 64)) if batch_size is None else batch_size
-    given = locals()
-    for name, known in WORDS.items():
-        choose("two_tower", name, given[name], known)
-    ranges = {"positive": POSITIVE, "at_least_0": AT_LEAST_0, "from_0_to_1": FROM_0_TO_1}
-    within("two_tower", given, **ranges)
     made, scorer = towers(
         train, encoder, score, dim=dim, temperature=temperature, prior=prior, share=share,
         max_history=max_history, seed=seed, features=Features(features, ids, id_dropout),

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from softdex.encode.history import Vae
-from softdex.errors import SoftdexError, choose
 from softdex.interactions import Interactions
-from softdex.options import within
 from softdex.score import Dot
 from softdex.solve.compose import PROPOSALS, against, automatic
 from softdex.solve.loop import Schedule, pick_device
@@ -37,6 +35,8 @@ POSITIVE = (
     "batch_size", "lr",
 )  # fmt: skip
 AT_LEAST_0 = ("beta", "anneal", "decay", "patience", "seed", "power")
+FROM_0_TO_1 = ("lr_end",)
+BELOW_1 = ("dropout",)
 
 
 def vae(
@@ -99,12 +99,6 @@ def vae(
         precision: `float32` or `bf16`.
     """
     batch_size = min(256, max(16, train.num_users // 64)) if batch_size is None else batch_size
-    given = locals()
-    for name, known in WORDS.items():
-        choose("vae", name, given[name], known)
-    within("vae", given, positive=POSITIVE, at_least_0=AT_LEAST_0, from_0_to_1=("lr_end",))
-    if not 0 <= dropout < 1:
-        raise SoftdexError(f"vae: expected dropout from 0 to below 1, got {dropout}.")
     if index == "auto":
         index = automatic(train.num_items, dim, batch_size, pick_device(device))
     generator = torch.Generator().manual_seed(seed)
