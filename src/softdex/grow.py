@@ -344,4 +344,7 @@ def _note_drift(model: Model) -> None:
     drift = (added + model.info.get("removed", 0)) / len(model.items)
     model.info["drift"] = round(drift, 4)
     if drift > DRIFT:
-        say(f"{drift:.0%} of the tree's items have come or gone since it was learned: fit it again")
+        say(
+            f"{drift:.0%} of the tree's items have come or gone since it was learned: fit it again, "
+            "with leaves='MODEL.sdx' from the order it has"
+        )
