@@ -74,10 +74,12 @@ def main() -> None:
     result = model.evaluate(asked, (10, 20))
     names = ["recall@10", "recall@20", "ndcg@20", "ndcg@10", "mrr@10"]
     more: dict[str, Any] = {}
-    if task.startswith("dtr-"):
+    if task.startswith("dtr-") and early is not None:
         names = ["f@20", "precision@20", "recall@20"]
-        hidden = model.evaluate(replace(asked, masked=model.seen.take(asked.users)), 20)
-        more["masked"] = {n: round(hidden[n], 5) for n in names}
+        for part, holdout in (("masked", asked), ("masked validation", early)):
+            unseen = replace(holdout, masked=model.seen.take(holdout.users))
+            hidden = model.evaluate(unseen, 20)
+            more[part] = {n: round(hidden[n], 5) for n in (*names, "ndcg@20")}
     training = model.info.get("training", {"history": [], "best_epoch": None})
     history = training["history"]
     line = {
