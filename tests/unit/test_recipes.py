@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 import softdex as sdx
 from softdex import recipes
+from softdex.options import LIMITS
 from softdex.solve import neighbours
 from softdex.solve.neighbours import cosine_neighbours
 
@@ -166,3 +168,18 @@ def test_every_recipe_has_a_sentence_and_documents_its_options() -> None:
         assert text.splitlines()[0].endswith("."), name
         for option in recipes.options(name):
             assert f"{option}:" in text, (name, option)
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_what_a_recipe_says_of_its_options_is_of_options_it_has(name: str) -> None:
+    of = inspect.getmodule(recipes.recipe(name))
+    tables = ["WORDS", "READ_BY", *map(str.upper, LIMITS)]
+    named = {option for table in tables for option in getattr(of, table, ())}
+    named |= set(recipes.space(name))
+    assert named <= set(recipes.options(name))
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_the_defaults_of_a_recipe_pass_its_own_checks(name: str) -> None:
+    given = recipes.options(name)
+    recipes.check_options(name, {option: given[option] for option in recipes.choices(name)})
