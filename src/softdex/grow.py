@@ -345,6 +345,6 @@ def _note_drift(model: Model) -> None:
     model.info["drift"] = round(drift, 4)
     if drift > DRIFT:
         say(
-            f"{drift:.0%} of the tree's items have come or gone since it was learned: fit it again, "
-            "with leaves='MODEL.sdx' from the order it has"
+            f"{drift:.0%} of the tree's items have come or gone since it was learned: fit it "
+            "again, with leaves='MODEL.sdx' from the order it has"
         )
