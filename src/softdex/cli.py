@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import inspect
 import json
@@ -339,6 +340,8 @@ def compare(
 ) -> None:
     """Train several recipes on one split and say which differences are real."""
     plan = _plan(config, source, locals())
+    if plan.keys() & {"recipe", "options", "train"}:
+        say(f"compare: of {config} it takes data, split and evaluate; recipes have their defaults")
     chosen = _words(names, "--recipes") or recipes.methods()
     for name in chosen:
         choose("compare", "recipe", name, recipes.names())
@@ -479,11 +482,20 @@ def _pairs(pairs: list[str] | None, flag: str) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise SoftdexError(f"{flag}: expected name=value, got {pair!r}.")
-        try:
-            found[name.strip().replace("-", "_")] = json.loads(value)
-        except (ValueError, RecursionError):
-            found[name.strip().replace("-", "_")] = value
+        found[name.strip().replace("-", "_")] = _value(value)
     return found
+
+
+def _value(text: str) -> Any:
+    """JSON, a number or truth as Python writes it (.5, True), or else text."""
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            value = parse(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if parse is json.loads or isinstance(value, (bool, int, float)):
+            return value
+    return text
 
 
 def _where(conditions: list[str]) -> dict[str, list[Any]]:

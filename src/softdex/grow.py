@@ -338,7 +338,7 @@ def _note(model: Model, what: str, count: int) -> None:
 
 def _note_drift(model: Model) -> None:
     """Of a tree, the share of its items that have come or gone since it was learned."""
-    if not isinstance(model.index, Tree):
+    if not isinstance(model.index, Tree) or model.index.depth == 1:
         return
     added = model.info.get("added", {}).get("items", 0)
     drift = (added + model.info.get("removed", 0)) / len(model.items)

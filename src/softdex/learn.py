@@ -161,8 +161,8 @@ def take_over(model: Retriever, start: Retriever) -> None:
         raise SoftdexError("fit: start= and features= do not go together. Leave one of them out.")
     if isinstance(model.index.scorer, Din):
         raise SoftdexError(
-            "fit: start= finds vectors by their keys, and the nodes of trees have none. Save the "
-            "model and give leaves='MODEL.sdx' to begin with its tree."
+            "fit: start= finds vectors by their keys, and the nodes of trees have none. To begin "
+            "with the tree of a saved model give leaves='MODEL.sdx'."
         )
     keys = {"U": (model.users, start.users), "I": (model.items, start.items)}
     known = saved_tensors(start.encoder, start.index.scorer)

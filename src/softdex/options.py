@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
+from os import PathLike, fspath
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -22,7 +23,10 @@ WORDS = {
 LIMITS: dict[str, tuple[str, Callable[[float], bool]]] = {
     "positive": ("> 0", lambda value: value > 0),
     "at_least_0": (">= 0", lambda value: value >= 0),
+    "at_least_2": (">= 2", lambda value: value >= 2),
     "from_0_to_1": ("from 0 to 1", lambda value: 0 <= value <= 1),
+    "from_0_to_9": ("from 0 to 9", lambda value: 0 <= value <= 9),
+    "from_0_to_1e9": ("from 0 to 1e9", lambda value: 0 <= value <= 1e9),
     "below_1": ("from 0 to below 1", lambda value: 0 <= value < 1),
 }
 
@@ -33,23 +37,28 @@ def kinds(function: Callable[..., Any]) -> dict[str, Any]:
     return {name: hints.get(name, Any) for name in inspect.signature(function).parameters}
 
 
-def check(where: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse names that are not known, and values that are not of the annotated kind.
+def check(where: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Refuse names that are not known, and values that are not of the annotated kind; the others as
+    plain numbers and text.
 
     Example:
         >>> check("item_cf", {"neighbours": int}, {"neighbours": "many"})
         Traceback (most recent call last):
         softdex.errors.SoftdexError: item_cf: expected neighbours as a whole number, got 'many'.
     """
+    found: dict[str, Any] = {}
     for name, value in given.items():
         kind = known[choose(where, "option", name, list(known))]
         if not fits(value, kind):
             shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:80]}..."
             raise SoftdexError(f"{where}: expected {name} as {words(kind)}, got {shown}.")
+        found[name] = plain(value, kind)
+    return found
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of a kind; a number must be finite, and a truth is not a number."""
+    """Whether a value is of a kind; a number must be finite, a whole one below 2^63, and a truth is
+    not a number."""
     origin, inside = get_origin(kind), get_args(kind)
     if kind is Any:
         return True
@@ -61,8 +70,31 @@ def fits(value: Any, kind: Any) -> bool:
         return isinstance(value, (list, tuple)) and all(fits(v, inside[0]) for v in value)
     if kind in (int, float):
         number = isinstance(value, Integral if kind is int else Real)
-        return number and not isinstance(value, bool) and math.isfinite(value)
+        return number and not isinstance(value, bool) and _holds(kind, value)
+    if kind is str:
+        return isinstance(value, (str, PathLike))
     return isinstance(value, origin or kind)
+
+
+def _holds(kind: Any, value: Any) -> bool:
+    """Whether a float, or 64 bits, can hold a number."""
+    try:
+        return math.isfinite(value) if kind is float else abs(value) < 2**63
+    except OverflowError:
+        return False
+
+
+def plain(value: Any, kind: Any) -> Any:
+    """A value that fits its kind, as the number or text that it is annotated as.
+
+    Example:
+        >>> plain(1, float | None)
+        1.0
+    """
+    for each in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
+        if each in (int, float) and fits(value, each):
+            return each(value)
+    return fspath(value) if isinstance(value, PathLike) else value
 
 
 def words(kind: Any) -> str:

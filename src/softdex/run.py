@@ -143,7 +143,7 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
     name = plan.get("recipe")
     if name is None:
         raise SoftdexError(f"fit: expected a recipe. Known: {', '.join(recipes.names())}.")
-    recipes.check_options(name, plan.get("options", {}))
+    _check_recipe(name, plan)
     out = Path(plan.setdefault("out", f"runs/{name}"))
     stopped = (out / CHECKPOINT).exists()
     if stopped and not force and not resume:
@@ -159,8 +159,8 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
     _check_writable(out)
     began = time.perf_counter()
     before = (out / CONFIG).read_bytes() if (out / CONFIG).exists() else None
+    left = _written(out / CHECKPOINT)
     if not (resume and stopped):
-        (out / CHECKPOINT).unlink(missing_ok=True)
         save_text(out / CONFIG, to_toml(plan))
     fitting = {"folder": out, "resume": resume, **plan.get("train", {})}
     if fitting.get("start") is not None:
@@ -171,9 +171,9 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
         else:
             model = recipes.fit(name, train, valid=valid, **fitting, **plan.get("options", {}))
     except BaseException as error:
-        if not (out / CHECKPOINT).exists():  # nothing to go on with: leave the folder as it was
+        if _written(out / CHECKPOINT) == left:  # nothing new: leave the folder as it was
             _put_back(out, before)
-        elif isinstance(error, KeyboardInterrupt):
+        if isinstance(error, KeyboardInterrupt) and (out / CHECKPOINT).exists():
             say(f"stopped. Go on with: softdex fit --out {out} --resume")
         raise
     say(f"trained {name} in {time.perf_counter() - began:.1f} s")
@@ -184,6 +184,24 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
     save_text(out / METRICS, json.dumps(plain(summary(name, result)), indent=2) + "\n")
     (out / CHECKPOINT).unlink(missing_ok=True)
     return model, result, out
+
+
+def _check_recipe(name: str, plan: Plan) -> None:
+    """Refuse what is wrong with the options before anything is read or written."""
+    given, how = plan.get("options", {}), plan.get("train", {})
+    if how.get("tune") is None:
+        recipes.checked(name, given)
+        return
+    recipes.check_options(name, given)
+    if how["tune"] < 1:
+        raise SoftdexError(f"fit: expected --tune of at least 1, got {how['tune']}.")
+    if how.get("refit") and "epochs" not in recipes.options(name):
+        raise SoftdexError(f"fit: {name} is found in one step: there is nothing to --refit.")
+
+
+def _written(path: Path) -> int | None:
+    """When a file was written, if it is there."""
+    return path.stat().st_mtime_ns if path.exists() else None
 
 
 def _tune(plan: Plan, train: Interactions, valid: Holdout | None) -> Retriever:

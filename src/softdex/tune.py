@@ -15,7 +15,7 @@ from softdex.errors import SoftdexError
 from softdex.holdout import Holdout
 from softdex.interactions import Interactions
 from softdex.learn import METRIC, begin, check_memory, finish, measurer
-from softdex.options import fits, kinds
+from softdex.options import fits, kinds, plain
 from softdex.retrieve import Retriever, from_training
 from softdex.solve.loop import Job, Run
 from softdex.tables import Rows, parse_bytes, say
@@ -80,7 +80,7 @@ class _Trial:
                 self.score, self.epochs = self.run.progress.best, self.run.progress.epoch
 
     def _begin(self) -> None:
-        made = recipes.recipe(self.name)(self.train, **self.options)
+        made = recipes.make(self.name, self.train, self.options)
         job = made if isinstance(made, Job) else None
         parts = made if job is None else (job.encoder, job.scorer)
         self.model = from_training(self.name, self.options, self.train, *parts)
@@ -131,24 +131,27 @@ def tune(
             logarithmic scale. None takes the recipe's own, `softdex.recipes.space(name)`.
         search_seed: of the settings; `seed` is that of the training, as in `fit`.
         max_memory: bytes (or "4GB") that all settings trained at a time may hold together.
-        fixed: options that are the same in every setting.
+        fixed: options that are the same in every setting, also where `space` has them.
     """
-    recipes.check_options(name, fixed)
+    fixed = recipes.check_options(name, fixed)
     recipes.check_log("tune", train)
     if not isinstance(valid, Holdout) or not len(valid.targets.ids):
         raise SoftdexError("tune: expected a validation part with targets: valid= of a split.")
     if isinstance(settings, bool) or not isinstance(settings, int) or settings < 1:
         raise SoftdexError(f"tune: expected a number of settings >= 1, got {settings!r}.")
-    space = recipes.space(name) if space is None else space
+    base = recipes.options(name) | fixed
+    if space is None:
+        idle = recipes.unread(name, base)
+        space = {option: s for option, s in recipes.space(name).items() if option not in idle}
     if not isinstance(space, Mapping):
         raise SoftdexError(f"tune: expected space={{option: [...]}}, got {space!r}.")
-    base = recipes.options(name) | fixed
-    recipes.check_read(name, fixed, base)
-    idle = recipes.unread(name, base)
-    varied = {n: s for n, s in space.items() if n not in fixed and n not in idle}
-    if not varied:
+    space = {option: among for option, among in space.items() if option not in fixed}
+    if not space:
         raise SoftdexError(f"tune: {name} has nothing to tune. Pass space={{option: [...]}}.")
-    chosen = _spread(name, varied, settings, search_seed)
+    if base.get("epochs", 1) is None:
+        base["epochs"] = recipes.preset(name, base["device"])["epochs"]
+    chosen = _spread(name, base, space, settings, search_seed)
+    _check_read(name, base, [*fixed, *space], chosen)
     limit = None if max_memory is None else parse_bytes(max_memory)
     trials = [_Trial(name, base | o, train, valid, len(chosen), limit) for o in chosen]
     began = time.perf_counter()
@@ -162,13 +165,14 @@ def tune(
     if not ranked[0].epochs and ranked[0].error is not None:
         raise ranked[0].error
     rows = [
-        {**{n: t.options[n] for n in varied}, "epochs": t.epochs, METRIC: t.score}
+        {**{n: t.options[n] for n in space}, "epochs": t.epochs, METRIC: t.score}
         for t in ranked
         if t.epochs
     ]
     title = f"{name}: {len(rows)} settings in {time.perf_counter() - began:.1f} s"
     best = ranked[0]
-    given = fixed | {n: best.options[n] for n in varied}
+    idle = recipes.unread(name, best.options)
+    given = {o: best.options[o] for o in (*fixed, *space) if o not in idle}
     return Tuned(given, best.done(), best.score, Rows(title, rows))
 
 
@@ -193,13 +197,32 @@ def _halve(trials: list[_Trial], epochs: int, began: float) -> None:
         alive = best
 
 
-def _spread(name: str, space: Mapping[str, Any], settings: int, seed: int) -> list[dict[str, Any]]:
+def _check_read(
+    name: str, base: Mapping[str, Any], options: list[str], chosen: list[dict[str, Any]]
+) -> None:
+    """Refuse options that no setting reads."""
+    idle = [recipes.unread(name, {**base, **setting}) for setting in chosen]
+    for option in options:
+        if all(option in each for each in idle):
+            because = idle[0][option]
+            raise SoftdexError(f"{name}: {option}= has no effect with {because}. Leave it out.")
+
+
+def _spread(
+    name: str, base: Mapping[str, Any], space: Mapping[str, Any], settings: int, seed: int
+) -> list[dict[str, Any]]:
     """Settings spread evenly over a space, each once; the defaults first if they lie in it."""
     annotated, defaults = kinds(recipes.recipe(name)), recipes.options(name)
     whole = {n: fits(1, kind) and not fits(0.5, kind) for n, kind in annotated.items()}
     for option, among in space.items():
         for value in _sample(option, among, whole.get(option, False)):
             recipes.check_options(name, {option: value})
+    space = {
+        option: [plain(value, annotated[option]) for value in among]
+        if isinstance(among, list)
+        else among
+        for option, among in space.items()
+    }
     first = {option: defaults[option] for option in space}
     found = [first] if all(_within(first[o], among) for o, among in space.items()) else []
     for point in qmc.Halton(len(space), seed=seed).random(settings - len(found)):
@@ -207,6 +230,9 @@ def _spread(name: str, space: Mapping[str, Any], settings: int, seed: int) -> li
             option: _pick(among, float(at), whole[option])
             for (option, among), at in zip(space.items(), point, strict=True)
         }
+        for option in recipes.unread(name, {**base, **setting}):
+            if option in setting:  # so that what does not differ is tried once
+                setting[option] = defaults[option]
         if setting not in found:
             found.append(setting)
     return found

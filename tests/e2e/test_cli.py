@@ -450,14 +450,14 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ("recommend RUN --all --out .", ["cannot write . (it is a folder or a device)"]),
         ("recommend RUN --all --out /dev/null", ["it is a folder or a device"]),
         ("recommend RUN --all --out clicks.csv/x", ["cannot write clicks.csv/x"]),
-        ("fit clicks.csv -r rg2 --tune 0", ["expected a number of settings >= 1, got 0"]),
+        ("fit clicks.csv -r rg2 --tune 0", ["expected --tune of at least 1, got 0"]),
         ("fit clicks.csv -r rg2 --tune 2 --start RUN", ["Leave --start out"]),
         ("fit clicks.csv -r popular --tune 2", ["popular has nothing to tune"]),
         ("fit clicks.csv -r item_cf --tune 2 --refit", ["there is nothing to --refit"]),
-        ("fit clicks.csv -r rgx -o beta=2", ["expected beta of at most 1, got 2"]),
+        ("fit clicks.csv -r rgx -o beta=2", ["rgx: expected beta from 0 to 1, got 2"]),
         ("fit clicks.csv -r rg2 -o solver=svd", ["alpha above 0", "Use solver='als'"]),
         ("fit clicks.csv -r rg2 -o encoder=mix", ["has no closed form. Use solver='newton_cg'"]),
-        ("fit clicks.csv -r ials -o reg=l3", ["unknown regulariser 'l3'"]),
+        ("fit clicks.csv -r ials -o reg=l3", ["ials: unknown reg 'l3'"]),
         ("similar RUN", ["Missing option"]),
         ("similar RUN -i i001", ["1 unknown items ('i001'). Did you mean 'i01'?"]),
         ("similar RUN -i i01 --columns categry", ["no item column 'categry'"]),
@@ -554,6 +554,35 @@ def test_a_refused_fit_leaves_the_folder_as_it_was(softdex: Softdex) -> None:
     mistake(softdex("fit", "clicks.csv", *bad), "neighbours > 0")
     assert Path("r/config.toml").read_bytes() == old
     assert softdex("evaluate", "r").code == 0
+
+
+@pytest.mark.parametrize(("options", "word"), [
+    ("-o restart=true", "restart= has no effect"),
+    ("-o rounds=5 -o epochs=2 -o leaves=random", "dtr: 5 rounds need as many epochs"),
+    ("--tune 2 -o rounds=5 -o epochs=2 -o leaves=random", "dtr: 5 rounds need as many epochs"),
+])  # fmt: skip
+def test_a_stopped_run_is_not_lost_to_a_mistake(softdex: Softdex, options: str, word: str) -> None:
+    softdex("fit", "clicks.csv", "-r", "popular", "--out", "r")
+    Path("r/checkpoint.safetensors").write_bytes(b"an epoch")
+    before = Path("r/config.toml").read_bytes()
+    bad = ("fit", "clicks.csv", "-r", "dtr", "--out", "r", "--force", *options.split())
+    mistake(softdex(*bad), word)
+    assert Path("r/checkpoint.safetensors").read_bytes() == b"an epoch"
+    assert Path("r/config.toml").read_bytes() == before
+
+
+@pytest.mark.usefixtures("loud")
+def test_compare_says_what_it_leaves_out_of_a_config(softdex: Softdex) -> None:
+    softdex("fit", "clicks.csv", "-r", "popular", "--out", "r")
+    done = softdex("compare", "--recipes", "popular,item_cf", "-c", "r/config.toml")
+    assert done.code == 0
+    assert "it takes data, split and evaluate" in done.err
+
+
+def test_numbers_and_truths_may_be_written_as_python_does(softdex: Softdex) -> None:
+    given = ("-o", "lam=.5", "-o", "epochs=1", "-o", "dim=4")
+    assert softdex("fit", "clicks.csv", "-r", "ials", *given).code == 0
+    mistake(softdex("fit", "clicks.csv", "-r", "ssm", "-o", "dim=True"), "as a whole number")
 
 
 def test_a_place_that_cannot_be_written_is_found_before_training(

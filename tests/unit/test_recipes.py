@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,8 +175,8 @@ def test_every_recipe_has_a_sentence_and_documents_its_options() -> None:
 @pytest.mark.parametrize("name", recipes.names())
 def test_what_a_recipe_says_of_its_options_is_of_options_it_has(name: str) -> None:
     of = inspect.getmodule(recipes.recipe(name))
-    tables = ["WORDS", "READ_BY", *map(str.upper, LIMITS)]
-    named = {option for table in tables for option in getattr(of, table, ())}
+    named = {o for table in ("WORDS", *map(str.upper, LIMITS)) for o in getattr(of, table, ())}
+    named |= {option for rule in getattr(of, "READ_BY", ()) for option in rule[:2]}
     named |= set(recipes.space(name))
     assert named <= set(recipes.options(name))
 
@@ -183,3 +185,41 @@ def test_what_a_recipe_says_of_its_options_is_of_options_it_has(name: str) -> No
 def test_the_defaults_of_a_recipe_pass_its_own_checks(name: str) -> None:
     given = recipes.options(name)
     recipes.check_options(name, {option: given[option] for option in recipes.choices(name)})
+
+
+@pytest.mark.parametrize(("name", "given"), [
+    ("ssm", {"temperature": 1, "seed": np.int64(2)}),
+    ("ssm", {"encoder": "mix", "share": 1, "max_history": np.int32(5)}),
+    ("bir", {"temperature": np.float64(0.1), "block": np.int64(64)}),
+    ("dtr", {"leaves": "random", "beam": 10, "max_history": np.int32(5), "rounds": np.int64(1)}),
+])  # fmt: skip
+def test_numbers_of_any_kind_give_a_model_that_can_be_saved(
+    parts: sdx.Split, tmp_path: Path, name: str, given: dict[str, Any]
+) -> None:
+    model = sdx.fit(name, parts.train, dim=8, epochs=1, device="cpu", **given)
+    model.save(tmp_path / "m.sdx")
+    again = sdx.load(tmp_path / "m.sdx")
+    assert dict(again.evaluate(parts.test)) == dict(model.evaluate(parts.test))
+
+
+@pytest.mark.parametrize("name", ["rg2", "ssm", "mult_vae", "din"])
+def test_the_options_of_a_model_fit_it_again(parts: sdx.Split, name: str) -> None:
+    model = sdx.fit(name, parts.train, dim=4, epochs=1, device="cpu")
+    again = sdx.fit(name, parts.train, **model.options)
+    assert again.options == model.options
+
+
+@pytest.mark.parametrize(("name", "given", "words"), [
+    ("bpr", {"index": "full"}, "bpr: bpr needs draws"),
+    ("sasrec", {"dim": 8, "heads": 3}, "sasrec: expected heads to divide dim"),
+    ("rg2", {"encoder": "mix"}, "rg2: encoder='mix' has no closed form"),
+    ("jtm", {"rounds": 9, "epochs": 2}, "jtm: 9 rounds need as many epochs"),
+    ("dtr", {"leaves": "randm"}, "dtr: there is no way .* Did you mean 'random'"),
+    ("dtr", {"leaves": ""}, "dtr: there is no way .* Known: sequence"),
+    ("ials", {"device": "meta"}, "device 'meta' cannot be used here .*expected auto, cpu or cuda"),
+])  # fmt: skip
+def test_a_mistake_is_told_under_the_name_that_was_asked_for(
+    parts: sdx.Split, name: str, given: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(sdx.SoftdexError, match=f"^{words}"):
+        sdx.fit(name, parts.train, **given)

@@ -24,7 +24,7 @@ SMALL: dict[str, Any] = {
     "dim": 16, "hidden": 32, "heads": 2, "layers": 1, "dropout": 0.1, "lr": 0.01, "device": "cpu",
     "patience": 0, "batch_size": 32,
 }  # fmt: skip
-DRAWN: dict[str, Any] = {"objective": "ssm", "codewords": 4, "negatives": 20}
+DRAWN: dict[str, Any] = {"objective": "ssm", "negatives": 20}
 
 
 def attention(dropout: float = 0.0) -> Sequence:
@@ -255,8 +255,8 @@ def right(model: sdx.Retriever) -> float:
         {"objective": "softmax"},
         DRAWN | {"index": "uniform"},
         DRAWN | {"index": "popularity"},
-        DRAWN | {"index": "imi_uniform"},
-        DRAWN | {"index": "imi_popularity"},
+        DRAWN | {"index": "imi_uniform", "codewords": 4},
+        DRAWN | {"index": "imi_popularity", "codewords": 4},
         DRAWN | {"index": "auto"},
         {"objective": "ssl_pop", "positions": 64},
         {"objective": "bir", "positions": 64},

@@ -15,6 +15,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 import softdex as sdx
+from softdex import recipes
 from softdex.errors import SoftdexError
 from softdex.index.tree import Tree
 from softdex.index.tree_learn import RULES, deal, learn
@@ -280,7 +281,7 @@ def test_a_run_in_parts_that_was_killed_ends_where_it_would_have(
         ("otm", {"negatives": 4}, "negatives= is fixed, .* 'tree' has it as an option"),
         ("dtr", {"rectify": "own"}, "rectify='own' is for objective='binary'"),
         ("dtr", {"gap": 3}, "gap= has no effect with rounds=1"),
-        ("dtr", {"leaves": "trees/old.sdx"}, "there is no such file"),
+        ("dtr", {"leaves": "trees/old.sdx"}, "no saved tree, 'trees/old.sdx'"),
         ("dtr", {"rectify": "path", "estimator": "nowhere.sdx"}, "nowhere.sdx"),
     ],
     ids=str,
@@ -370,3 +371,20 @@ def test_a_refit_learns_the_tree_as_often(parts: sdx.Split) -> None:
     given = SMALL | {"epochs": 3, "max_instances": 500}
     model = sdx.fit("jtm", parts.train, valid=parts.valid, refit=True, **given)
     assert model.info["refitted"]
+
+
+def test_a_refit_that_ends_in_the_warm_up_keeps_all_labels(parts: sdx.Split) -> None:
+    given = BEAM | {"max_instances": 500, "epochs": 3, "warm_up": 2}
+    model = sdx.fit("otm", parts.train, valid=parts.valid, **given)
+    model.info["training"]["best_epoch"] = 2
+    assert parts.valid is not None
+    again = recipes.refitted("otm", model.options, parts.train, parts.valid, model)
+    assert again.info["refitted"]
+    assert (again.options["rectify"], again.options["warm_up"]) == ("none", 0)
+
+
+def test_a_saved_tree_of_other_items_is_refused(parts: sdx.Split, tmp_path: Path) -> None:
+    sdx.fit("dtr", parts.train, **(SMALL | {"epochs": 1})).save(tmp_path / "m.sdx")
+    other = sdx.read([("a", "x1", 1), ("a", "x2", 2), ("b", "x1", 3), ("b", "x3", 4)], quiet=True)
+    with pytest.raises(SoftdexError, match="has no item in common with the log"):
+        sdx.fit("dtr", other, **(SMALL | {"leaves": tmp_path / "m.sdx"}))

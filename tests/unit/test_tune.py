@@ -305,3 +305,36 @@ def test_a_search_needs_a_log_and_targets_to_measure_on(split: sdx.Split) -> Non
     empty = replace(split.valid, targets=split.valid.targets.where(split.valid.targets.ids < 0))
     with pytest.raises(SoftdexError, match="expected a validation part with targets"):
         tune("rg2", split.train, empty)
+
+
+# options that others leave without an effect
+
+
+def test_a_tree_is_tuned_without_naming_its_epochs(split: sdx.Split) -> None:
+    fixed = {"leaves": "random", "beam": 10, "dim": 4, "max_instances": 200, "device": "cpu"}
+    result = search("dtr", split, settings=2, space={"lr": [0.01, 0.02]}, **fixed)
+    assert result.model.info["training"]["best_epoch"] <= 2
+
+
+def test_what_only_some_settings_read_is_varied_there_and_nowhere_else(split: sdx.Split) -> None:
+    fixed = {"dim": 4, "epochs": 2, "negatives": 20, "device": "cpu"}
+    space = {"score": ["dot", "cosine"], "temperature": [0.05, 0.2]}
+    result = search("ssm", split, settings=30, space=space, **fixed)
+    tried = [(row["score"], row["temperature"]) for row in result.settings]
+    assert len(tried) == len(set(tried))
+    assert {t for s, t in tried if s == "cosine"} == {0.05, 0.2}
+    assert sum(s == "dot" for s, _ in tried) == 1
+    sdx.fit("ssm", split.train, **result.options)
+
+
+def test_what_no_setting_reads_is_refused(split: sdx.Split) -> None:
+    with pytest.raises(sdx.SoftdexError, match="mf: share= has no effect with encoder='user'"):
+        search("mf", split, space={"share": [0.3, 0.6]})
+    with pytest.raises(sdx.SoftdexError, match="unknown reg 'l3'"):
+        search("ials", split, space={"reg": ["l3", "l2"]})
+
+
+def test_numbers_of_a_space_become_what_the_option_is(split: sdx.Split) -> None:
+    space = {"temperature": [1, 2]}
+    result = search("ssm", split, space=space, dim=4, epochs=1, negatives=20, device="cpu")
+    assert type(result.options["temperature"]) is float

@@ -170,7 +170,7 @@ def test_options_that_make_no_sense_are_refused(
         ("ssl", {"negatives": 5}, "negatives= has no effect with objective='ssl'"),
         ("bir", {"cache_share": 0.1}, "cache_share= has no effect with objective='bir'"),
         ("bir", {"power": 0.7}, "power= has no effect with popularity='count'"),
-        ("xir", {"score": "dot", "prior": 0.5}, "prior= has no effect with score='dot'"),
+        ("xir", {"score": "dot", "prior": 0.4}, "prior= has no effect with score='dot'"),
         ("ssm", {"share": 0.3}, "share= has no effect with encoder='user'"),
         ("sasrec", {"negatives": 5}, "negatives= has no effect with objective='softmax'"),
     ],

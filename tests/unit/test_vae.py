@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import softdex as sdx
+from softdex import recipes
 from softdex.encode.history import Vae
 from softdex.index.imi import Imi
 from softdex.ragged import Ragged
@@ -23,6 +24,12 @@ SMALL: dict[str, Any] = {
     "dim": 8, "hidden": 8, "latent": 4, "codewords": 4, "negatives": 20, "lr": 0.01,
     "device": "cpu",
 }  # fmt: skip
+
+
+def read(name: str, **given: Any) -> dict[str, Any]:
+    """Those of the options that have an effect."""
+    idle = recipes.unread(name, recipes.options(name) | given)
+    return {option: value for option, value in given.items() if option not in idle}
 
 
 def encoder(**options: Any) -> Vae:
@@ -147,7 +154,7 @@ def test_of_a_long_history_every_item_is_taken_equally_often_and_counts_for_the_
 
 @pytest.mark.parametrize("index", [*PROPOSALS, "full"])
 def test_every_index_learns_the_groups(log: sdx.Interactions, index: str) -> None:
-    model = sdx.fit("vae", log, index=index, epochs=40, **SMALL)
+    model = sdx.fit("vae", log, **read("vae", index=index, epochs=40, **SMALL))
     found = model.recommend(history=[[0, 1, 2], [31, 32, 33]], k=7).to_pydict()
     groups = [item // 10 for item in found["item"]]
     assert np.mean(np.array(groups) == np.array(found["user"]) * 3) > 0.8
@@ -179,13 +186,14 @@ def test_a_killed_fastvae_goes_on_to_the_very_same_model(
 
 
 def test_a_model_starts_from_an_earlier_one(log: sdx.Interactions) -> None:
-    first = sdx.fit("mult_vae", log, epochs=20, **SMALL)
-    second = sdx.fit("mult_vae", log, start=first, epochs=1, **(SMALL | {"lr": 1e-9}))
+    small = read("mult_vae", **SMALL)
+    first = sdx.fit("mult_vae", log, epochs=20, **small)
+    second = sdx.fit("mult_vae", log, start=first, epochs=1, **(small | {"lr": 1e-9}))
     for name, tensor in first.encoder.state_dict().items():
         if name != "steps":
             assert torch.allclose(tensor, second.encoder.state_dict()[name], atol=1e-6), name
     with pytest.raises(sdx.SoftdexError, match=r"start= has .*same sizes"):
-        sdx.fit("mult_vae", log, start=first, epochs=1, **(SMALL | {"latent": 3}))
+        sdx.fit("mult_vae", log, start=first, epochs=1, **(small | {"latent": 3}))
 
 
 @pytest.mark.parametrize(("option", "value", "words"), [

@@ -6,7 +6,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from softdex.interactions import Interactions
 from softdex.learn import extend, learn
 from softdex.options import LIMITS, check, kinds, within
 from softdex.retrieve import Retriever, from_training
-from softdex.solve.loop import Job
+from softdex.solve.loop import Job, pick_device
 from softdex.tables import parse_bytes
 
 
@@ -69,42 +69,68 @@ def space(name: str) -> dict[str, Any]:
     return dict(own if own is not None else _of_module(name, "SPACE"))
 
 
+def preset(name: str, device: str) -> dict[str, Any]:
+    """What a recipe takes on this device for options that are None."""
+    return dict(_of_module(name, "PRESET").get(pick_device(device).type, {}))
+
+
 def _of_module(name: str, what: str) -> Any:
     """A table that the file of a recipe may have."""
     return getattr(importlib.import_module(recipe(name).__module__), what, {})
 
 
-def check_options(name: str, given: Mapping[str, Any]) -> None:
-    """Refuse options that a recipe does not have, or values that make no sense for them."""
-    annotated = kinds(recipe(name))
-    for option in given:
-        if option in annotated and option not in choices(name):
+def check_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Refuse options that a recipe does not have, or values that make no sense for them; the others
+    as plain numbers and text, without those that are so anyway."""
+    annotated, defaults = kinds(recipe(name)), options(name)
+    fixed = [o for o in given if o in defaults and o not in choices(name)]
+    for option in fixed:
+        if not _same(given[option], defaults[option]):
             raise SoftdexError(
                 f"{name}: {option}= is fixed, it makes the recipe what it is. "
                 f"{_table()[name][0]!r} has it as an option."
             )
-    check(name, {option: annotated[option] for option in choices(name)}, given)
+    free = {option: value for option, value in given.items() if option not in fixed}
+    found = check(name, {option: annotated[option] for option in choices(name)}, free)
     for option, words in _of_module(name, "WORDS").items():
-        if given.get(option) is not None:
-            choose(name, option, given[option], words)
-    within(name, given, **{limit: _of_module(name, limit.upper()) for limit in LIMITS})
+        if found.get(option) is not None:
+            choose(name, option, found[option], words)
+    within(name, found, **{limit: _of_module(name, limit.upper()) for limit in LIMITS})
+    if found.get("device") is not None:
+        pick_device(found["device"])
+    return found
 
 
 def unread(name: str, chosen: Mapping[str, Any]) -> dict[str, str]:
     """The options that these choices leave without an effect, and because of what."""
-    rules: Mapping[str, tuple[str, Sequence[str]]] = _of_module(name, "READ_BY")
+    rules: Sequence[tuple[str, str, Container[Any]]] = _of_module(name, "READ_BY")
     return {
-        option: f"{by}={chosen[by]!r}"
-        for option, (by, values) in rules.items()
-        if chosen[by] not in values
+        option: f"{by}={chosen[by]!r}" for option, by, values in rules if chosen[by] not in values
     }
 
 
-def check_read(name: str, given: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
-    """Refuse options that would be ignored."""
-    for option, because in unread(name, chosen).items():
-        if option in given:
+def checked(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """`check_options`, which also refuses options that would be ignored."""
+    found, defaults = check_options(name, given), options(name)
+    for option, because in unread(name, defaults | found).items():
+        if option in found and not _same(found[option], defaults[option]):
             raise SoftdexError(f"{name}: {option}= has no effect with {because}. Leave it out.")
+    return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+def make(name: str, train: Interactions, chosen: Mapping[str, Any]) -> Any:
+    """What a recipe makes of a log, under its own name where it complains."""
+    try:
+        return recipe(name)(train, **chosen)
+    except SoftdexError as error:
+        parent = f"{_table()[name][0]}: "
+        if not str(error).startswith(parent):
+            raise
+        raise type(error)(f"{name}: {str(error).removeprefix(parent)}") from error
 
 
 def choices(name: str) -> list[str]:
@@ -139,7 +165,7 @@ def fit(
         max_memory: bytes (or "4GB") the training may hold; more is refused before it starts.
         given: options of the recipe, see `softdex recipes`.
     """
-    check_options(name, given)
+    given = checked(name, given)
     check_log("fit", train)
     if valid is not None and not len(valid.targets.ids):
         valid = None
@@ -149,8 +175,7 @@ def fit(
         raise SoftdexError("fit: resume=True needs folder=, where the checkpoint is.")
     chosen = options(name) | given
     limit = None if max_memory is None else parse_bytes(max_memory)
-    check_read(name, given, chosen)
-    made = recipe(name)(train, **chosen)
+    made = make(name, train, chosen)
     if not isinstance(made, Job):
         if start is not None or refit:
             raise SoftdexError(
@@ -189,10 +214,12 @@ def refitted(
     """The same recipe on train and validation, for as many epochs as were best."""
     best, history = model.info["training"]["best_epoch"], model.info["training"]["history"]
     again = dict(chosen) | {"epochs": best, "patience": 0}
-    if "rounds" in again:  # trees: as often learned as until then
+    if "rounds" in again:  # trees: as often learned as until then, labels as they were
         again["rounds"] = 1 + sum("moved" in record for record in history[:best])
+        if best <= again["warm_up"]:
+            again |= {"rectify": "none", "warm_up": 0}
     whole = extend(train, valid)
-    new = learn(name, again, recipe(name)(whole, **again), whole, **kept)
+    new = learn(name, again, make(name, whole, again), whole, **kept)
     new.info["metrics"] = model.info["metrics"]
     new.info["refitted"] = True
     return new

@@ -9,8 +9,11 @@ from softdex.solve.loop import Schedule
 from softdex.solve.rows import STEPS
 
 SPACE = {"alpha": (0.001, 0.3), "lam": (0.0005, 0.05), "dim": [64, 128, 256]}
+WORDS = {"reg": normal_equations.REGULARISERS}
 POSITIVE = ("dim", "epochs")
-AT_LEAST_0 = ("alpha", "lam", "nu", "patience", "steps", "seed")
+AT_LEAST_0 = ("patience", "steps", "seed")
+FROM_0_TO_9 = ("nu",)
+FROM_0_TO_1E9 = ("alpha", "lam")
 
 
 def ials(

@@ -17,7 +17,7 @@ SPACE = {
     "shrink": [0.0, 1.0, 10.0],
 }
 POSITIVE = ("neighbours",)
-AT_LEAST_0 = ("shrink",)
+AT_LEAST_0 = ("shrink", "user_power")
 FROM_0_TO_1 = ("asymmetry",)
 
 

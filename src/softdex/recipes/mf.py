@@ -9,7 +9,9 @@ from softdex.errors import SoftdexError
 from softdex.interactions import Interactions
 from softdex.solve.compose import (
     ENCODERS,
+    IDS,
     PROPOSALS,
+    READ_BY_INDEX,
     READ_BY_TOWERS,
     SCORES,
     Features,
@@ -30,12 +32,14 @@ ABOUT = {
     "self_adversarial": "Vectors by ranking targets above random items, hard ones weighing more.",
     "mf": "What all of these are variants of, with every option.",
 }
+DRAWN = ("ssm", "bpr", "bce", "dns", "self_adversarial")
 WORDS = {
-    "objective": ("softmax", "ssm", "bpr", "bce", "dns", "self_adversarial"),
+    "objective": ("softmax", *DRAWN),
     "encoder": ENCODERS,
     "score": SCORES,
     "index": ("auto", *PROPOSALS, "full"),
     "correct": ("draws", "all"),
+    "ids": IDS,
     "precision": ("float32", "bf16"),
 }
 POSITIVE = (
@@ -43,9 +47,14 @@ POSITIVE = (
     "max_history",
 )  # fmt: skip
 FROM_0_TO_1 = ("share", "lr_end", "smooth")
-AT_LEAST_0 = ("seed", "decay", "patience", "power")
+AT_LEAST_0 = ("seed", "decay", "patience", "power", "prior")
+BELOW_1 = ("id_dropout",)
 SPACE = {"lr": (0.002, 0.05), "temperature": (0.05, 0.3), "prior": [0.0, 0.5, 0.7, 1.0]}
-READ_BY = READ_BY_TOWERS
+READ_BY = (
+    *((o, "objective", DRAWN) for o in ("negatives", "power", "codewords", "refit_every")),
+    *READ_BY_INDEX,
+    *READ_BY_TOWERS,
+)
 VARIANTS: dict[str, dict[str, Any]] = {
     "softmax": {"objective": "softmax", "lr": 0.005, "batch_size": 4096},
     "ssm": {"objective": "ssm"},

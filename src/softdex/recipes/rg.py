@@ -27,10 +27,24 @@ ABOUT = {
 SPACE = {"alpha": (0.003, 0.3), "lam": (0.01, 0.3), "dim": [64, 128, 256]}
 VARIANTS: dict[str, dict[str, Any]] = {"rg2": {}, "rgx": {"beta": 1.0}}
 FIXED = {"rg2": ("beta", "interaction")}
-WORDS = {"solver": ("als", "svd", "newton_cg"), "encoder": ("user", "history", "mix")}
+READ_BY = (
+    ("share", "encoder", ("mix",)),
+    ("max_history", "encoder", ("history", "mix")),
+    ("steps", "solver", ("als",)),
+    ("epochs", "solver", ("als", "newton_cg")),
+    ("patience", "solver", ("als", "newton_cg")),
+)
+WORDS = {
+    "reg": normal_equations.REGULARISERS,
+    "interaction": normal_equations.INTERACTIONS,
+    "solver": ("als", "svd", "newton_cg"),
+    "encoder": ("user", "history", "mix"),
+}
 POSITIVE = ("dim", "epochs", "max_history")
-AT_LEAST_0 = ("alpha", "lam", "nu", "beta", "steps", "patience", "seed")
-FROM_0_TO_1 = ("share",)
+AT_LEAST_0 = ("steps", "patience", "seed")
+FROM_0_TO_1 = ("beta", "share")
+FROM_0_TO_9 = ("nu",)
+FROM_0_TO_1E9 = ("alpha", "lam")
 
 
 def rg(

@@ -15,7 +15,15 @@ from softdex.index.flat import Flat
 from softdex.index.imi import log_popularity
 from softdex.interactions import Interactions
 from softdex.score import Dot
-from softdex.solve.compose import PROPOSALS, Features, against, automatic, vectors_of
+from softdex.solve.compose import (
+    IDS,
+    PROPOSALS,
+    READ_BY_INDEX,
+    Features,
+    against,
+    automatic,
+    vectors_of,
+)
 from softdex.solve.in_batch import OBJECTIVES, InBatch
 from softdex.solve.loop import Schedule, pick_device
 from softdex.solve.sgd import Composition, Job, Settings
@@ -37,11 +45,16 @@ FIXED = {
 }
 SPACE = {"lr": (0.0003, 0.01), "dropout": [0.1, 0.2, 0.4]}
 SPACES = {"youtube_dnn": {"lr": (0.0003, 0.01), "negatives": [100, 1000]}}
-READ_BY = dict.fromkeys(("negatives", "power", "codewords", "refit_every"), ("objective", ("ssm",)))
+READ_BY = (
+    *((o, "objective", ("ssm",)) for o in ("negatives", "power", "codewords", "refit_every")),
+    *((o, "encoder", ("attention",)) for o in ("layers", "heads", "hidden", "dropout")),
+    *READ_BY_INDEX,
+)
 WORDS = {
     "encoder": ("attention", "dnn"),
     "objective": ("softmax", "ssm", *OBJECTIVES),
     "index": ("auto", *PROPOSALS, "full"),
+    "ids": IDS,
     "precision": ("float32", "bf16"),
 }
 POSITIVE = (
@@ -50,7 +63,7 @@ POSITIVE = (
 )  # fmt: skip
 AT_LEAST_0 = ("positions", "power", "decay", "patience", "seed")
 FROM_0_TO_1 = ("lr_end",)
-BELOW_1 = ("dropout",)
+BELOW_1 = ("dropout", "id_dropout")
 WIDE, NARROW = 128, 64  # inner layers of youtube_dnn
 
 

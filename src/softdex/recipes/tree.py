@@ -12,7 +12,7 @@ import torch
 from softdex.din import NORMS, random_din, windows_of
 from softdex.encode.history import Recent
 from softdex.encode.sequence import Sequence
-from softdex.errors import SoftdexError
+from softdex.errors import SoftdexError, nearest
 from softdex.index import tree_build, tree_learn
 from softdex.index.tree import Tree
 from softdex.interactions import Interactions
@@ -75,14 +75,14 @@ SPACES = {
     "plt": {"lr": (0.002, 0.02)},
     "din": {"lr": (0.002, 0.02), "negatives": [20, 70]},
 }
-READ_BY = {
-    "category": ("leaves", ("category",)),
-    "negatives": ("sampling", ("tree", "uniform", None)),
-    "normalise": ("rectify", ("path", "child")),
-    "estimator": ("rectify", ("path", "child")),
-    "warm_up": ("rectify", ("path", "child", "own")),
-    **dict.fromkeys(("gap", "deal", "per_item", "move", "restart"), ("rounds", range(2, 10**9))),
-}
+READ_BY = (
+    ("category", "leaves", ("category",)),
+    ("negatives", "sampling", ("tree", "uniform", None)),
+    ("normalise", "rectify", ("path", "child")),
+    ("estimator", "rectify", ("path", "child")),
+    ("warm_up", "rectify", ("path", "child", "own")),
+    *((o, "rounds", range(2, 2**63)) for o in ("gap", "deal", "per_item", "move", "restart")),
+)
 LEAVES = ("sequence", "factors", "category", "random", "none")
 WORDS = {
     "objective": ("softmax", "binary"),
@@ -98,8 +98,9 @@ POSITIVE = (
     "dim", "beam", "negatives", "max_history", "min_history", "epochs", "batch_size", "lr",
     "rounds", "gap", "per_item",
 )  # fmt: skip
-AT_LEAST_0 = ("max_instances", "room", "decay", "patience", "seed", "warm_up")
-FROM_0_TO_1 = ("lr_end",)
+AT_LEAST_0 = ("max_instances", "decay", "patience", "seed", "warm_up")
+AT_LEAST_2 = ("arity",)
+FROM_0_TO_1 = ("lr_end", "room")
 PRESET: dict[str, dict[str, Any]] = {  # a CPU sees fewer and shorter things, for an answer sooner
     "cuda": {
         "leaves": "sequence", "sampling": "tree", "negatives": 70, "max_history": 69,
@@ -167,7 +168,7 @@ def tree(
             there. None: `sequence` on a GPU, `factors` on a CPU.
         category: the column of the item table, for leaves="category".
         arity: children of a node.
-        room: share of free leaves, for items to come.
+        room: leaves for so many more items, as a share of those there are.
         beam: nodes that a search keeps on each level; the first level has a few more.
         dim: length of the vectors of nodes.
         norm: of the layers: `none`, by the `layer`, or by the `batch`.
@@ -216,9 +217,8 @@ def tree(
     widest = max(beam, train.num_items) if leaves == "none" else beam
     shape = tree_build.shape_for(train.num_items, arity, widest, room)
     if shape.depth == 1 and (rounds > 1 or rectify != "none"):
-        say(
-            f"a beam of {beam} holds all {train.num_items:,} items: no tree to learn or rectify for"
-        )
+        held = "" if leaves == "none" else f"a beam of {beam} holds all {train.num_items:,} items: "
+        say(f"{held}no tree to learn or rectify for")
         rounds, rectify = 1, "none"
     given_estimate = None if estimator is None else _given_estimate(train, estimator, device)
     quick: dict[str, Any] = {}
@@ -259,7 +259,7 @@ def tree(
 
 def _chosen(given: Mapping[str, Any], device: str) -> dict[str, Any]:
     """What was given, and where nothing was, what is right for the device."""
-    preset = PRESET["cuda" if pick_device(device).type == "cuda" else "cpu"]
+    preset = PRESET[pick_device(device).type]
     return {n: preset[n] if value is None else value for n, value in given.items()}
 
 
@@ -273,13 +273,12 @@ def _say_preset(taken: Mapping[str, Any], sampling: str) -> None:
 
 def _check(given: Mapping[str, Any]) -> None:
     """Refuse what makes no sense, before any work is done."""
-    if given["leaves"] not in LEAVES and not Path(given["leaves"]).exists():
+    leaves = given["leaves"]
+    if leaves not in LEAVES and (not leaves or not Path(leaves).exists()):
         raise SoftdexError(
-            f"tree: expected leaves as {', '.join(LEAVES)} or the path of a saved tree, got "
-            f"{given['leaves']!r}, and there is no such file."
+            f"tree: there is no way to order leaves, and no saved tree, {leaves!r}. "
+            f"{nearest(leaves, LEAVES)}"
         )
-    if given["arity"] < 2:
-        raise SoftdexError(f"tree: expected arity of at least 2, got {given['arity']}.")
     if given["sampling"] in ("siblings", "beam") and given["objective"] == "softmax":
         raise SoftdexError(
             f"tree: {given['sampling']} is for objective='binary'. Use sampling='tree'."
@@ -336,6 +335,9 @@ def _order_of(train: Interactions, path: str) -> np.ndarray:
     lies = model.index.item_of.cpu().numpy()
     known = train.items.lookup(model.items.take(lies[lies >= 0]))
     known = known[known >= 0]
+    if not len(known):
+        raise SoftdexError(f"tree: the tree of leaves={path!r} has no item in common with the log.")
+    say(f"the tree of {path} has {len(known):,} of {train.num_items:,} items")
     return np.append(known, np.setdiff1d(np.arange(train.num_items), known))
 
 

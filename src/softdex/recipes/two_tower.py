@@ -11,7 +11,7 @@ from softdex.index.flat import Flat
 from softdex.index.imi import build, codewords_for, log_popularity
 from softdex.interactions import Interactions
 from softdex.objective.in_batch import CORRECTIONS
-from softdex.solve.compose import ENCODERS, READ_BY_TOWERS, SCORES, Features, towers
+from softdex.solve.compose import ENCODERS, IDS, READ_BY_TOWERS, SCORES, Features, towers
 from softdex.solve.in_batch import OBJECTIVES, InBatch
 from softdex.solve.loop import Schedule
 from softdex.solve.sgd import Composition, Job, Settings
@@ -36,17 +36,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 FIXED = dict.fromkeys(VARIANTS, ("objective",))
 SPACE = {"lr": (0.002, 0.05), "temperature": (0.05, 0.3), "prior": [0.0, 0.5, 0.7, 1.0]}
-READ_BY = {
-    "negatives": ("objective", ("mns", "bir", "xir")),
-    "correction": ("objective", ("bir", "xir")),
-    "cache_share": ("objective", ("xir",)),
-    "cache_weight": ("objective", ("xir",)),
-    "cache_decay": ("objective", ("xir",)),
-    "rate": ("objective", ("g_tower",)),
-    "popularity": ("objective", ("ssl_pop", "mns", "bir", "xir")),
-    "power": ("popularity", ("power",)),
-    **READ_BY_TOWERS,
-}
+READ_BY = (
+    ("negatives", "objective", ("mns", "bir", "xir")),
+    ("correction", "objective", ("bir", "xir")),
+    ("cache_share", "objective", ("xir",)),
+    ("cache_weight", "objective", ("xir",)),
+    ("cache_decay", "objective", ("xir",)),
+    ("rate", "objective", ("g_tower",)),
+    ("popularity", "objective", ("ssl_pop", "mns", "bir", "xir")),
+    ("power", "popularity", ("power",)),
+    *READ_BY_TOWERS,
+)
 WORDS = {
     "objective": OBJECTIVES,
     "encoder": ENCODERS,
@@ -57,10 +57,12 @@ WORDS = {
     "hits": ("drop", "keep"),
     "cache_weight": ("pop", "occurrence"),
     "index": ("flat", "imi"),
+    "ids": IDS,
     "precision": ("float32", "bf16"),
 }
 POSITIVE = ("dim", "negatives", "temperature", "max_history", "epochs", "batch_size", "lr")
 FROM_0_TO_1 = ("share", "cache_share", "cache_decay", "rate", "lr_end", "smooth")
+BELOW_1 = ("id_dropout",)
 AT_LEAST_0 = ("block", "prior", "power", "decay", "patience", "seed")
 
 

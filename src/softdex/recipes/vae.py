@@ -10,7 +10,7 @@ from torch import Tensor
 from softdex.encode.history import Vae
 from softdex.interactions import Interactions
 from softdex.score import Dot
-from softdex.solve.compose import PROPOSALS, against, automatic
+from softdex.solve.compose import PROPOSALS, READ_BY_INDEX, against, automatic
 from softdex.solve.loop import Schedule, pick_device
 from softdex.solve.sgd import Composition, Job, Settings
 
@@ -25,6 +25,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 FIXED = {"mult_vae": ("index",)}
 SPACE = {"lr": (0.0005, 0.01), "beta": (0.02, 1.0), "dropout": [0.3, 0.5, 0.7]}
+READ_BY = (*READ_BY_INDEX, ("popularity", "index", ("auto", "imi_popularity")))
 WORDS = {
     "index": ("auto", *PROPOSALS, "full"),
     "popularity": ("count", "log", "power"),

@@ -13,7 +13,7 @@ from softdex.encode.columns import learn_columns
 from softdex.encode.features import Tower, tower
 from softdex.encode.history import Mixed, latest
 from softdex.encode.table import Users
-from softdex.errors import SoftdexError, choose
+from softdex.errors import SoftdexError
 from softdex.index.contract import Index
 from softdex.index.imi import build, popularity_weight
 from softdex.index.kernel import Kernel
@@ -29,15 +29,23 @@ from softdex.tables import say
 
 CPU_WORK, GPU_WORK = 1e9, 1e11  # multiplications of a full softmax that a sampled step costs
 MANY = 1_000_000
-PROPOSALS = ("uniform", "popularity", "imi_uniform", "imi_popularity", "imi_exact", "kernel")
+IMI = ("imi_uniform", "imi_popularity", "imi_exact")
+PROPOSALS = ("uniform", "popularity", *IMI, "kernel")
+IDS = ("add", "drop")
 ENCODERS = ("user", "history", "mix")
 SCORES = ("cosine", "dot", "dot_bias")
-READ_BY_TOWERS = {
-    "temperature": ("score", ("cosine",)),
-    "prior": ("score", ("cosine",)),
-    "share": ("encoder", ("mix",)),
-    "max_history": ("encoder", ("history", "mix")),
-}
+READ_BY_TOWERS = (
+    ("temperature", "score", ("cosine",)),
+    ("prior", "score", ("cosine",)),
+    ("share", "encoder", ("mix",)),
+    ("max_history", "encoder", ("history", "mix")),
+)
+READ_BY_INDEX = (
+    ("negatives", "index", ("auto", *PROPOSALS)),
+    ("power", "index", ("auto", "popularity", "imi_popularity")),
+    ("codewords", "index", ("auto", *IMI)),
+    ("refit_every", "index", ("auto", "kernel", *IMI)),
+)
 Loss = Callable[[Index, Tensor, Tensor, torch.Generator], Tensor]
 """(index, query, target, generator) -> loss of each target; target is (B,), or (B, P) with -1 where
 there is none (any loss there: its weight is 0)."""
@@ -65,9 +73,6 @@ def vectors_of(
     table, counts = (
         (train.item_table, train.item_counts) if items else (train.user_table, train.user_counts)
     )
-    choose("fit", "ids", features.ids, ("add", "drop"))
-    if not 0 <= features.dropout < 1:
-        raise SoftdexError(f"fit: expected id_dropout from 0 to below 1, got {features.dropout}.")
     if features.columns is None:
         if features.ids == "drop" and items:
             raise SoftdexError("fit: ids='drop' leaves items nothing. Give features= as well.")

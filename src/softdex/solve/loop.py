@@ -122,6 +122,8 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
+        if device.type not in ("cpu", "cuda"):
+            raise RuntimeError("expected auto, cpu or cuda")
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise SoftdexError(f"device {name!r} cannot be used here ({str(error)[:100]}).") from None

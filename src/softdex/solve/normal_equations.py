@@ -15,7 +15,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from softdex.errors import SoftdexError, choose
+from softdex.errors import SoftdexError
 
 REGULARISERS = ("l2", "sum_w", "frequency")
 BLOCK = 2**22  # events whose scores are held at a time
@@ -74,7 +74,6 @@ def from_terms(terms: Tensor) -> Quadratic:
 
 def power(where: str, reg: str, nu: float) -> float:
     """The exponent of a regulariser by its name."""
-    choose(where, "regulariser", reg, REGULARISERS)
     if reg != "frequency" and nu != 1:
         raise SoftdexError(f"{where}: nu is of reg='frequency', got nu={nu} with reg={reg!r}.")
     return {"l2": 0.0, "sum_w": 1.0, "frequency": nu}[reg]
@@ -99,14 +98,11 @@ def rg(
 
     `sampled` takes the weights of Eq. 19 for so many sampled negatives; at N - 1 it is RG2.
     """
-    choose("rg", "interaction", interaction, INTERACTIONS)
     if interaction == "frobenius" and beta == 1:
         raise SoftdexError(
             "rg: with interaction='frobenius' and beta=1 nothing bounds the loss from below. "
             "Choose a beta below 1."
         )
-    if beta > 1:
-        raise SoftdexError(f"rg: expected beta of at most 1, got {beta}: there is no minimum.")
     if sampled is not None and not 1 <= sampled < items:
         raise SoftdexError(f"rg: expected 1 to {items - 1} sampled items, got {sampled}.")
     share = 1.0 if sampled is None else (sampled + 1) / items
