@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import csv
 import inspect
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -487,15 +487,13 @@ def _pairs(pairs: list[str] | None, flag: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """JSON, a number or truth as Python writes it (.5, True), or else text."""
-    for parse in (json.loads, ast.literal_eval):
-        try:
-            value = parse(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-        if parse is json.loads or isinstance(value, (bool, int, float)):
-            return value
-    return text
+    """JSON, what Python writes otherwise (.5, True), or else text."""
+    if re.fullmatch(r"-?(\d+\.|\.\d+)", text):
+        return float(text)
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
+    except (ValueError, RecursionError):
+        return text
 
 
 def _where(conditions: list[str]) -> dict[str, list[Any]]:

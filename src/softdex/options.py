@@ -10,6 +10,8 @@ from os import PathLike, fspath
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from softdex.errors import SoftdexError, choose
 
 WORDS = {
@@ -71,15 +73,15 @@ def fits(value: Any, kind: Any) -> bool:
     if kind in (int, float):
         number = isinstance(value, Integral if kind is int else Real)
         return number and not isinstance(value, bool) and _holds(kind, value)
-    if kind is str:
-        return isinstance(value, (str, PathLike))
-    return isinstance(value, origin or kind)
+    if kind is str and isinstance(value, PathLike):
+        return isinstance(fspath(value), str)
+    return isinstance(value, (bool, np.bool_) if kind is bool else origin or kind)
 
 
 def _holds(kind: Any, value: Any) -> bool:
     """Whether a float, or 64 bits, can hold a number."""
     try:
-        return math.isfinite(value) if kind is float else abs(value) < 2**63
+        return math.isfinite(value) if kind is float else -(2**63) <= int(value) < 2**63
     except OverflowError:
         return False
 
@@ -92,9 +94,13 @@ def plain(value: Any, kind: Any) -> Any:
         1.0
     """
     for each in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
-        if each in (int, float) and fits(value, each):
+        if each in (int, float, bool) and fits(value, each):
             return each(value)
-    return fspath(value) if isinstance(value, PathLike) else value
+        if each is str and fits(value, each):
+            return str(fspath(value))
+        if get_origin(each) in (Sequence, list, tuple) and fits(value, each):
+            return [plain(v, get_args(each)[0]) for v in value]
+    return value
 
 
 def words(kind: Any) -> str:

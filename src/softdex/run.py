@@ -29,6 +29,7 @@ from softdex.tables import parse_bytes, say
 from softdex.tune import tune
 
 CONFIG, METRICS, SETTINGS = "config.toml", "metrics.json", "settings.json"
+ASIDE = f"{CHECKPOINT}.before"  # of a stopped run, until another has one
 PREPARE = {"min_rating": float | None, "k_core": int | None}
 PATHS = dict.fromkeys(
     ("source", "items", "users"), str | list[str]
@@ -146,6 +147,43 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
     _check_recipe(name, plan)
     out = Path(plan.setdefault("out", f"runs/{name}"))
     stopped = (out / CHECKPOINT).exists()
+    _check_folder(out, stopped=stopped, force=force, resume=resume)
+    _, (train, valid, test) = prepare(plan)
+    _check_writable(out)
+    began = time.perf_counter()
+    fitting = {"folder": out, "resume": resume, **plan.get("train", {})}
+    before = (out / CONFIG).read_bytes() if (out / CONFIG).exists() else None
+    (out / ASIDE).unlink(missing_ok=True)
+    if stopped and not resume:
+        (out / CHECKPOINT).replace(out / ASIDE)
+    try:
+        if not (resume and stopped):
+            save_text(out / CONFIG, to_toml(plan))
+        if fitting.get("start") is not None:
+            fitting["start"] = load(fitting["start"])
+        if fitting.get("tune") is not None:
+            model = _tune(plan, train, valid)
+        else:
+            model = recipes.fit(name, train, valid=valid, **fitting, **plan.get("options", {}))
+    except BaseException as error:
+        if not (out / CHECKPOINT).exists():  # nothing to go on with: leave the folder as it was
+            _put_back(out, before)
+        elif isinstance(error, KeyboardInterrupt):
+            say(f"stopped. Go on with: softdex fit --out {out} --resume")
+        raise
+    say(f"trained {name} in {time.perf_counter() - began:.1f} s")
+    model.save(out / MODEL_FILE)  # nothing that goes wrong from here on loses the training
+    result = model.evaluate(test, **plan.get("evaluate", {}))
+    model.info["metrics"]["test"] = dict(result)
+    model.save(out / MODEL_FILE)
+    save_text(out / METRICS, json.dumps(plain(summary(name, result)), indent=2) + "\n")
+    for left in (CHECKPOINT, ASIDE):
+        (out / left).unlink(missing_ok=True)
+    return model, result, out
+
+
+def _check_folder(out: Path, *, stopped: bool, force: bool, resume: bool) -> None:
+    """Refuse to write over what was not given up."""
     if stopped and not force and not resume:
         raise SoftdexError(
             f"fit: {out} holds a run that was stopped. Pass --resume to go on with it, or --force "
@@ -155,35 +193,6 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
         raise SoftdexError(f"fit: {out} holds a model already. Pass --force to replace it.")
     if out.exists() and not out.is_dir():
         raise SoftdexError(f"fit: {out} is a file. Expected a folder for the run.")
-    _, (train, valid, test) = prepare(plan)
-    _check_writable(out)
-    began = time.perf_counter()
-    before = (out / CONFIG).read_bytes() if (out / CONFIG).exists() else None
-    left = _written(out / CHECKPOINT)
-    if not (resume and stopped):
-        save_text(out / CONFIG, to_toml(plan))
-    fitting = {"folder": out, "resume": resume, **plan.get("train", {})}
-    if fitting.get("start") is not None:
-        fitting["start"] = load(fitting["start"])
-    try:
-        if fitting.get("tune") is not None:
-            model = _tune(plan, train, valid)
-        else:
-            model = recipes.fit(name, train, valid=valid, **fitting, **plan.get("options", {}))
-    except BaseException as error:
-        if _written(out / CHECKPOINT) == left:  # nothing new: leave the folder as it was
-            _put_back(out, before)
-        if isinstance(error, KeyboardInterrupt) and (out / CHECKPOINT).exists():
-            say(f"stopped. Go on with: softdex fit --out {out} --resume")
-        raise
-    say(f"trained {name} in {time.perf_counter() - began:.1f} s")
-    model.save(out / MODEL_FILE)  # nothing that goes wrong from here on loses the training
-    result = model.evaluate(test, **plan.get("evaluate", {}))
-    model.info["metrics"]["test"] = dict(result)
-    model.save(out / MODEL_FILE)
-    save_text(out / METRICS, json.dumps(plain(summary(name, result)), indent=2) + "\n")
-    (out / CHECKPOINT).unlink(missing_ok=True)
-    return model, result, out
 
 
 def _check_recipe(name: str, plan: Plan) -> None:
@@ -195,13 +204,9 @@ def _check_recipe(name: str, plan: Plan) -> None:
     recipes.check_options(name, given)
     if how["tune"] < 1:
         raise SoftdexError(f"fit: expected --tune of at least 1, got {how['tune']}.")
-    if how.get("refit") and "epochs" not in recipes.options(name):
+    chosen = recipes.options(name) | given
+    if how.get("refit") and ("epochs" not in chosen or "epochs" in recipes.unread(name, chosen)):
         raise SoftdexError(f"fit: {name} is found in one step: there is nothing to --refit.")
-
-
-def _written(path: Path) -> int | None:
-    """When a file was written, if it is there."""
-    return path.stat().st_mtime_ns if path.exists() else None
 
 
 def _tune(plan: Plan, train: Interactions, valid: Holdout | None) -> Retriever:
@@ -227,7 +232,9 @@ def _tune(plan: Plan, train: Interactions, valid: Holdout | None) -> Retriever:
 
 
 def _put_back(out: Path, config: bytes | None) -> None:
-    """The config that was there before a fit that came to nothing, or no folder at all."""
+    """What was there before a fit that came to nothing, or no folder at all."""
+    if (out / ASIDE).exists():
+        (out / ASIDE).replace(out / CHECKPOINT)
     if config is not None:
         write_atomically(out / CONFIG, lambda file: file.write(config))
         return

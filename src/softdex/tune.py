@@ -15,7 +15,7 @@ from softdex.errors import SoftdexError
 from softdex.holdout import Holdout
 from softdex.interactions import Interactions
 from softdex.learn import METRIC, begin, check_memory, finish, measurer
-from softdex.options import fits, kinds, plain
+from softdex.options import fits, kinds
 from softdex.retrieve import Retriever, from_training
 from softdex.solve.loop import Job, Run
 from softdex.tables import Rows, parse_bytes, say
@@ -58,6 +58,8 @@ class _Trial:
         of: int,
         max_memory: int | None,
     ) -> None:
+        if options.get("epochs", 1) is None:
+            options["epochs"] = recipes.preset(name, options["device"])["epochs"]
         self.name, self.options, self.train, self.valid = name, options, train, valid
         self.of, self.max_memory = of, max_memory
         self.score, self.epochs = -float("inf"), 0
@@ -148,10 +150,8 @@ def tune(
     space = {option: among for option, among in space.items() if option not in fixed}
     if not space:
         raise SoftdexError(f"tune: {name} has nothing to tune. Pass space={{option: [...]}}.")
-    if base.get("epochs", 1) is None:
-        base["epochs"] = recipes.preset(name, base["device"])["epochs"]
+    space = _checked(name, base, space)
     chosen = _spread(name, base, space, settings, search_seed)
-    _check_read(name, base, [*fixed, *space], chosen)
     limit = None if max_memory is None else parse_bytes(max_memory)
     trials = [_Trial(name, base | o, train, valid, len(chosen), limit) for o in chosen]
     began = time.perf_counter()
@@ -197,32 +197,35 @@ def _halve(trials: list[_Trial], epochs: int, began: float) -> None:
         alive = best
 
 
-def _check_read(
-    name: str, base: Mapping[str, Any], options: list[str], chosen: list[dict[str, Any]]
-) -> None:
-    """Refuse options that no setting reads."""
-    idle = [recipes.unread(name, {**base, **setting}) for setting in chosen]
-    for option in options:
-        if all(option in each for each in idle):
-            because = idle[0][option]
-            raise SoftdexError(f"{name}: {option}= has no effect with {because}. Leave it out.")
+def _checked(name: str, base: Mapping[str, Any], space: Mapping[str, Any]) -> dict[str, Any]:
+    """A space as plain values; what makes no sense, or has no effect in any setting, is refused."""
+    whole = _whole(name)
+    found: dict[str, Any] = {}
+    for option, among in space.items():
+        tried = _sample(option, among, whole.get(option, False))
+        tried = [recipes.check_options(name, {option: value})[option] for value in tried]
+        found[option] = tried if isinstance(among, list) else among
+    defaults = recipes.options(name)
+    used = {o for o in base if base[o] != defaults[o]} | found.keys()
+    for option, by, values in recipes.rules(name):
+        among = found.get(by, [base[by]])
+        if option in used and not any(v in values for v in _sample(by, among, whole[by])):
+            said = base[by] if by not in found else found[by]
+            raise SoftdexError(f"{name}: {option}= has no effect with {by}={said!r}. Leave it out.")
+    return found
+
+
+def _whole(name: str) -> dict[str, bool]:
+    """Which options are whole numbers."""
+    annotated = kinds(recipes.recipe(name))
+    return {n: fits(1, kind) and not fits(0.5, kind) for n, kind in annotated.items()}
 
 
 def _spread(
     name: str, base: Mapping[str, Any], space: Mapping[str, Any], settings: int, seed: int
 ) -> list[dict[str, Any]]:
     """Settings spread evenly over a space, each once; the defaults first if they lie in it."""
-    annotated, defaults = kinds(recipes.recipe(name)), recipes.options(name)
-    whole = {n: fits(1, kind) and not fits(0.5, kind) for n, kind in annotated.items()}
-    for option, among in space.items():
-        for value in _sample(option, among, whole.get(option, False)):
-            recipes.check_options(name, {option: value})
-    space = {
-        option: [plain(value, annotated[option]) for value in among]
-        if isinstance(among, list)
-        else among
-        for option, among in space.items()
-    }
+    defaults, whole = recipes.options(name), _whole(name)
     first = {option: defaults[option] for option in space}
     found = [first] if all(_within(first[o], among) for o, among in space.items()) else []
     for point in qmc.Halton(len(space), seed=seed).random(settings - len(found)):
@@ -230,9 +233,9 @@ def _spread(
             option: _pick(among, float(at), whole[option])
             for (option, among), at in zip(space.items(), point, strict=True)
         }
-        for option in recipes.unread(name, {**base, **setting}):
-            if option in setting:  # so that what does not differ is tried once
-                setting[option] = defaults[option]
+        for _ in space:  # what has no effect is as always, so that no two settings are the same
+            idle = recipes.unread(name, {**base, **setting})
+            setting |= {option: defaults[option] for option in space if option in idle}
         if setting not in found:
             found.append(setting)
     return found

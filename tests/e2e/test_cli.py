@@ -560,6 +560,7 @@ def test_a_refused_fit_leaves_the_folder_as_it_was(softdex: Softdex) -> None:
     ("-o restart=true", "restart= has no effect"),
     ("-o rounds=5 -o epochs=2 -o leaves=random", "dtr: 5 rounds need as many epochs"),
     ("--tune 2 -o rounds=5 -o epochs=2 -o leaves=random", "dtr: 5 rounds need as many epochs"),
+    ("--start nowhere.sdx", "nowhere.sdx"),
 ])  # fmt: skip
 def test_a_stopped_run_is_not_lost_to_a_mistake(softdex: Softdex, options: str, word: str) -> None:
     softdex("fit", "clicks.csv", "-r", "popular", "--out", "r")
@@ -569,6 +570,9 @@ def test_a_stopped_run_is_not_lost_to_a_mistake(softdex: Softdex, options: str, 
     mistake(softdex(*bad), word)
     assert Path("r/checkpoint.safetensors").read_bytes() == b"an epoch"
     assert Path("r/config.toml").read_bytes() == before
+    good = ("fit", "clicks.csv", "-r", "rg2", "-o", "dim=4", "--out", "r", "--force")
+    assert softdex(*good).code == 0
+    assert not list(Path("r").glob("checkpoint*"))
 
 
 @pytest.mark.usefixtures("loud")
@@ -583,6 +587,7 @@ def test_numbers_and_truths_may_be_written_as_python_does(softdex: Softdex) -> N
     given = ("-o", "lam=.5", "-o", "epochs=1", "-o", "dim=4")
     assert softdex("fit", "clicks.csv", "-r", "ials", *given).code == 0
     mistake(softdex("fit", "clicks.csv", "-r", "ssm", "-o", "dim=True"), "as a whole number")
+    mistake(softdex("fit", "clicks.csv", "-r", "ssm", "-o", "lr={{1}}"), "number, got '{{1}}'")
 
 
 def test_a_place_that_cannot_be_written_is_found_before_training(

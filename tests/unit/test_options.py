@@ -22,7 +22,7 @@ from softdex.options import check, fits, kinds, words
         (int, [0, -3, 10**18, np.int64(2)], [True, 1.0, "1", None, [1], float("nan"), 2**63]),
         (float, [0, 1.5, np.float32(2)], [True, "1", None, float("nan"), float("inf"), 10**400]),
         (str, ["", "x", Path("x")], [b"x", 1, None]),
-        (bool, [True, False], [0, 1, "true", None]),
+        (bool, [True, False, np.True_], [0, 1, "true", None]),
         (float | None, [None, 2], ["x", [2]]),
         (Sequence[float], [[], [1, 2.5], (1,)], ["ab", 1, ["a"], {1: 2}]),
         (int | Sequence[int], [5, [5, 6]], ["56", [5.5], None]),
@@ -45,7 +45,9 @@ def test_a_value_fits_its_kind_or_does_not(kind: Any, good: list[Any], bad: list
         (int | None, np.int32(5), 5),
         (str | None, Path("a") / "b", "a/b"),
         (float | None, None, None),
-        (list[str] | str | None, ["a"], ["a"]),
+        (list[str] | str | None, ("a", Path("b")), ["a", "b"]),
+        (str, np.str_("x"), "x"),
+        (bool, np.True_, True),
     ],
 )
 def test_a_value_becomes_the_plain_kind_it_is_annotated_as(

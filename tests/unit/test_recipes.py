@@ -202,6 +202,13 @@ def test_numbers_of_any_kind_give_a_model_that_can_be_saved(
     assert dict(again.evaluate(parts.test)) == dict(model.evaluate(parts.test))
 
 
+@pytest.mark.parametrize(("name", "given"), [
+    ("rg2", {"beta": 0}), ("din", {"rounds": np.int64(1)}), ("dtr", {"deal": np.str_("auction")}),
+])  # fmt: skip
+def test_what_is_so_anyway_may_be_said(name: str, given: dict[str, Any]) -> None:
+    recipes.checked(name, given)
+
+
 @pytest.mark.parametrize("name", ["rg2", "ssm", "mult_vae", "din"])
 def test_the_options_of_a_model_fit_it_again(parts: sdx.Split, name: str) -> None:
     model = sdx.fit(name, parts.train, dim=4, epochs=1, device="cpu")
@@ -215,6 +222,7 @@ def test_the_options_of_a_model_fit_it_again(parts: sdx.Split, name: str) -> Non
     ("rg2", {"encoder": "mix"}, "rg2: encoder='mix' has no closed form"),
     ("jtm", {"rounds": 9, "epochs": 2}, "jtm: 9 rounds need as many epochs"),
     ("dtr", {"leaves": "randm"}, "dtr: there is no way .* Did you mean 'random'"),
+    ("dtr", {"leaves": "x" * 300}, "dtr: there is no way .* Known: sequence"),
     ("dtr", {"leaves": ""}, "dtr: there is no way .* Known: sequence"),
     ("ials", {"device": "meta"}, "device 'meta' cannot be used here .*expected auto, cpu or cuda"),
 ])  # fmt: skip

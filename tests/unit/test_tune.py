@@ -14,7 +14,7 @@ from softdex import recipes
 from softdex.errors import SoftdexError
 from softdex.learn import METRIC
 from softdex.solve import als, loop
-from softdex.tune import Tuned, tune
+from softdex.tune import Tuned, _spread, tune
 
 FIXED: dict[str, Any] = {"dim": 8, "epochs": 9, "patience": 0, "device": "cpu"}
 SPACE: dict[str, Any] = {"lam": (0.01, 1.0), "alpha": [0.0, 0.03, 0.3]}
@@ -332,6 +332,25 @@ def test_what_no_setting_reads_is_refused(split: sdx.Split) -> None:
         search("mf", split, space={"share": [0.3, 0.6]})
     with pytest.raises(sdx.SoftdexError, match="unknown reg 'l3'"):
         search("ials", split, space={"reg": ["l3", "l2"]})
+
+
+@pytest.mark.parametrize("search_seed", range(4))
+def test_what_one_value_of_a_space_reads_may_be_varied(search_seed: int, split: sdx.Split) -> None:
+    space = {"score": ["dot", "dot_bias", "cosine"], "temperature": (0.2, 0.3)}
+    given = {"dim": 4, "epochs": 1, "negatives": 20, "device": "cpu", "search_seed": search_seed}
+    assert len(search("mf", split, settings=2, space=space, **given).settings) == 2
+
+
+def test_rules_that_chain_leave_no_two_settings_the_same() -> None:
+    space = {"objective": ["ssl", "ssl_pop"], "popularity": ["count", "power"], "power": (0.1, 0.9)}
+    tried = _spread("two_tower", recipes.options("two_tower"), space, 12, 0)
+    assert sum(setting["objective"] == "ssl" for setting in tried) == 1
+
+
+def test_epochs_of_a_tree_may_be_left_to_the_device(split: sdx.Split) -> None:
+    fixed = {"leaves": "random", "beam": 10, "dim": 4, "max_instances": 100, "device": "cpu"}
+    result = search("dtr", split, settings=4, space={"epochs": [None, 1]}, **fixed)
+    assert {row["epochs"] for row in result.settings} == {1, 2}
 
 
 def test_numbers_of_a_space_become_what_the_option_is(split: sdx.Split) -> None:

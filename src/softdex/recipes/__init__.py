@@ -14,7 +14,7 @@ from softdex.errors import DataError, SoftdexError, choose
 from softdex.holdout import Holdout
 from softdex.interactions import Interactions
 from softdex.learn import extend, learn
-from softdex.options import LIMITS, check, kinds, within
+from softdex.options import LIMITS, check, kinds, plain, within
 from softdex.retrieve import Retriever, from_training
 from softdex.solve.loop import Job, pick_device
 from softdex.tables import parse_bytes
@@ -85,7 +85,7 @@ def check_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     annotated, defaults = kinds(recipe(name)), options(name)
     fixed = [o for o in given if o in defaults and o not in choices(name)]
     for option in fixed:
-        if not _same(given[option], defaults[option]):
+        if plain(given[option], annotated[option]) != defaults[option]:
             raise SoftdexError(
                 f"{name}: {option}= is fixed, it makes the recipe what it is. "
                 f"{_table()[name][0]!r} has it as an option."
@@ -103,23 +103,25 @@ def check_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def unread(name: str, chosen: Mapping[str, Any]) -> dict[str, str]:
     """The options that these choices leave without an effect, and because of what."""
-    rules: Sequence[tuple[str, str, Container[Any]]] = _of_module(name, "READ_BY")
     return {
-        option: f"{by}={chosen[by]!r}" for option, by, values in rules if chosen[by] not in values
+        option: f"{by}={chosen[by]!r}"
+        for option, by, values in rules(name)
+        if chosen[by] not in values
     }
+
+
+def rules(name: str) -> Sequence[tuple[str, str, Container[Any]]]:
+    """(option, by, values): it has an effect if `by` has one of these values."""
+    return tuple(_of_module(name, "READ_BY"))
 
 
 def checked(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """`check_options`, which also refuses options that would be ignored."""
     found, defaults = check_options(name, given), options(name)
     for option, because in unread(name, defaults | found).items():
-        if option in found and not _same(found[option], defaults[option]):
+        if option in found and found[option] != defaults[option]:
             raise SoftdexError(f"{name}: {option}= has no effect with {because}. Leave it out.")
     return found
-
-
-def _same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
 
 
 def make(name: str, train: Interactions, chosen: Mapping[str, Any]) -> Any:

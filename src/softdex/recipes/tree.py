@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -274,7 +274,7 @@ def _say_preset(taken: Mapping[str, Any], sampling: str) -> None:
 def _check(given: Mapping[str, Any]) -> None:
     """Refuse what makes no sense, before any work is done."""
     leaves = given["leaves"]
-    if leaves not in LEAVES and (not leaves or not Path(leaves).exists()):
+    if leaves not in LEAVES and not os.path.exists(leaves):
         raise SoftdexError(
             f"tree: there is no way to order leaves, and no saved tree, {leaves!r}. "
             f"{nearest(leaves, LEAVES)}"

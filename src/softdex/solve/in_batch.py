@@ -92,7 +92,7 @@ class InBatch(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if correction == "uniform":
+        if correction == "uniform" and objective in ("bir", "xir"):
             own = hits = "keep"
         self.objective, self.draws, self.correction = objective, draws, correction
         self.own, self.hits, self.block, self.padded = own, hits, block, padded
