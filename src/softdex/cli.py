@@ -488,7 +488,7 @@ def _pairs(pairs: list[str] | None, flag: str) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     """JSON, what Python writes otherwise (.5, True), or else text."""
-    if re.fullmatch(r"-?(\d+\.|\.\d+)", text):
+    if re.fullmatch(r"-?(\d+\.|\.\d+)(e-?\d+)?", text):
         return float(text)
     try:
         return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))

@@ -210,8 +210,8 @@ def _checked(name: str, base: Mapping[str, Any], space: Mapping[str, Any]) -> di
     for option, by, values in recipes.rules(name):
         among = found.get(by, [base[by]])
         if option in used and not any(v in values for v in _sample(by, among, whole[by])):
-            said = base[by] if by not in found else found[by]
-            raise SoftdexError(f"{name}: {option}= has no effect with {by}={said!r}. Leave it out.")
+            because = f"{by}={found.get(by, base[by])!r}"
+            raise SoftdexError(f"{name}: {option}= has no effect with {because}. Leave it out.")
     return found
 
 

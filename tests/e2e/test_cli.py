@@ -584,7 +584,7 @@ def test_compare_says_what_it_leaves_out_of_a_config(softdex: Softdex) -> None:
 
 
 def test_numbers_and_truths_may_be_written_as_python_does(softdex: Softdex) -> None:
-    given = ("-o", "lam=.5", "-o", "epochs=1", "-o", "dim=4")
+    given = ("-o", "lam=.5", "-o", "alpha=3.e-2", "-o", "epochs=1", "-o", "dim=4")
     assert softdex("fit", "clicks.csv", "-r", "ials", *given).code == 0
     mistake(softdex("fit", "clicks.csv", "-r", "ssm", "-o", "dim=True"), "as a whole number")
     mistake(softdex("fit", "clicks.csv", "-r", "ssm", "-o", "lr={{1}}"), "number, got '{{1}}'")

@@ -184,7 +184,8 @@ def test_what_a_recipe_says_of_its_options_is_of_options_it_has(name: str) -> No
 @pytest.mark.parametrize("name", recipes.names())
 def test_the_defaults_of_a_recipe_pass_its_own_checks(name: str) -> None:
     given = recipes.options(name)
-    recipes.check_options(name, {option: given[option] for option in recipes.choices(name)})
+    given = {option: given[option] for option in recipes.choices(name)}
+    assert recipes.checked(name, given) == given
 
 
 @pytest.mark.parametrize(("name", "given"), [
@@ -206,7 +207,7 @@ def test_numbers_of_any_kind_give_a_model_that_can_be_saved(
     ("rg2", {"beta": 0}), ("din", {"rounds": np.int64(1)}), ("dtr", {"deal": np.str_("auction")}),
 ])  # fmt: skip
 def test_what_is_so_anyway_may_be_said(name: str, given: dict[str, Any]) -> None:
-    recipes.checked(name, given)
+    assert recipes.options(name) | recipes.checked(name, given) == recipes.options(name)
 
 
 @pytest.mark.parametrize("name", ["rg2", "ssm", "mult_vae", "din"])

@@ -1,4 +1,11 @@
-"""Recipes: one file a published method. `fit` finds them by their name."""
+"""Recipes: one file a published method. `fit` finds them by their name.
+
+A file may have tables beside its function. Of names: VARIANTS (options that make a recipe of its
+own), FIXED (those that may not be changed then), ABOUT (a sentence each). Of options: WORDS (those
+there are), POSITIVE and the other LIMITS of `softdex.options`, READ_BY (option, by, values: without
+an effect unless `by` has one of them), SPACE and SPACES (what is tuned), PRESET (what None is on a
+device). All that they forbid is refused before the function is called.
+"""
 
 from __future__ import annotations
 
