@@ -16,7 +16,7 @@ from typing import Any
 import numba
 import torch
 
-from softdex.retrieve import versions
+from softdex.model.retriever import versions
 
 DATA = Path(os.environ.get("SOFTDEX_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

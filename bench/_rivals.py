@@ -15,8 +15,8 @@ from threadpoolctl import threadpool_limits
 import softdex as sdx
 from softdex import recipes
 from softdex.encode.table import Users
-from softdex.retrieve import from_training
-from softdex.score import Dot
+from softdex.model.retriever import from_training
+from softdex.score.product import Dot
 from softdex.solve.loop import Progress
 
 SPACES = {

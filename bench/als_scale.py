@@ -17,8 +17,8 @@ import torch
 
 from _harness import report
 from softdex.encode.table import Table
-from softdex.solve.als import solve
-from softdex.solve.normal_equations import Side, rg, shared_by_items, shared_by_users
+from softdex.solve.closed.als import solve
+from softdex.solve.closed.normal_equations import Side, rg, shared_by_items, shared_by_users
 
 ALPHA, LAM, STEPS, SWEEPS = 0.015, 0.02, 4, 3
 

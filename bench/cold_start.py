@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 import softdex as sdx
 from _harness import need, report
-from softdex.encode.columns import learn_columns
+from softdex.encode.features.columns import learn_columns
 
 COLUMNS = {"ml-1m": ["genres", "title:text"], "amazon-beauty": ["categories"]}
 K, COLD = 20, 0.1

@@ -22,17 +22,17 @@ from torch import Tensor
 
 import softdex as sdx
 from _harness import need, report
+from softdex.data.interactions import Interactions
 from softdex.encode.history import Mixed
 from softdex.encode.table import Users
-from softdex.interactions import Interactions
 from softdex.objective.squared import frequency_reg
 from softdex.objective.taylor import rg_of_vectors
-from softdex.score import Dot
-from softdex.solve import normal_equations as ne
+from softdex.score.product import Dot
+from softdex.solve.closed import normal_equations as ne
+from softdex.solve.closed.newton_cg import newton_step
+from softdex.solve.closed.newton_job import Job, Settings, Trainer, penalty
+from softdex.solve.closed.rows import solve_exactly
 from softdex.solve.loop import Schedule
-from softdex.solve.newton_cg import newton_step
-from softdex.solve.newton_job import Job, Settings, Trainer, penalty
-from softdex.solve.rows import solve_exactly
 
 DIM, ALPHA, LAM, LENGTH, USERS, LR = 16, 0.01, 0.1, 50, 64, 0.02
 FLOOR = 1e-13  # below it a gap is rounding

@@ -9,11 +9,11 @@ import torch
 
 import softdex as sdx
 from _harness import alternating, peak_of, report
+from softdex.data.keys import range_keys
+from softdex.data.ragged import Ragged, empty
 from softdex.encode.counting import Anyone
-from softdex.keys import range_keys
-from softdex.ragged import Ragged, empty
-from softdex.retrieve import Retriever
-from softdex.score import Dot
+from softdex.model.retriever import Retriever
+from softdex.score.product import Dot
 
 USERS, ITEMS, DIM, K = 1000, 1_000_000, 64, 50
 

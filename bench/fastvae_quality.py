@@ -22,7 +22,7 @@ import torch
 
 import softdex as sdx
 from _harness import machine, need
-from softdex.retrieve import versions
+from softdex.model.retriever import versions
 
 FILES = {"gowalla": "gowalla-fastvae.parquet", "ml-10m": "ml-10m-implicit.parquet"}
 

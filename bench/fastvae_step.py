@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from _harness import milliseconds, peak, report, reset_peak
 from softdex.encode.history import Vae
-from softdex.index.imi import build, popularity_weight
-from softdex.score import Dot
-from softdex.solve.compose import drawn_loss
-from softdex.solve.sgd import Batch, Composition, Settings, Trainer
+from softdex.index.imi.index import build, popularity_weight
+from softdex.recipes.compose import drawn_loss
+from softdex.score.product import Dot
+from softdex.solve.gradient.trainer import Batch, Composition, Settings, Trainer
 
 BATCH, HISTORY, DRAWS, HIDDEN, LATENT, WORDS, REFIT_EVERY = 256, 50, 200, 200, 32, 64, 500
 GPU = torch.cuda.is_available()

@@ -14,9 +14,9 @@ from torch import Tensor
 from _harness import milliseconds, peak, report, reset_peak
 from softdex.encode.table import Users
 from softdex.index.flat import Flat
-from softdex.score import Cosine
-from softdex.solve.in_batch import OBJECTIVES, InBatch
-from softdex.solve.sgd import Batch, Composition, Settings, Trainer
+from softdex.score.product import Cosine
+from softdex.solve.gradient.in_batch import OBJECTIVES, InBatch
+from softdex.solve.gradient.trainer import Batch, Composition, Settings, Trainer
 
 USERS = ITEMS = 100_000
 GPU = torch.cuda.is_available()

@@ -6,7 +6,7 @@ import warnings
 
 import softdex as sdx
 from _harness import need, peak_of, report
-from softdex.solve.neighbours import cosine_neighbours
+from softdex.solve.closed.neighbours import cosine_neighbours
 
 
 def main() -> None:

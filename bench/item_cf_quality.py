@@ -9,7 +9,7 @@ from implicit.nearest_neighbours import CosineRecommender
 
 import softdex as sdx
 from _harness import need, report
-from softdex.evaluate import evaluate
+from softdex.evaluate.evaluate import evaluate
 
 
 def rounded(result: sdx.Result) -> dict[str, float]:

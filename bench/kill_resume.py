@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from _harness import report
-from softdex.demo import write_world
+from softdex.cli.demo import write_world
 
 TIMES = int(os.environ.get("KILLS", "50"))
 OPTIONS = [

@@ -14,8 +14,8 @@ import torch
 
 from _harness import report, seconds
 from sequence_step import HISTORY, log_of
+from softdex.model.retriever import Retriever, from_training
 from softdex.recipes.sequence import sequence
-from softdex.retrieve import Retriever, from_training
 
 REQUESTS, MANY, K = 200, 2000, 100
 

@@ -25,7 +25,7 @@ import torch
 
 import softdex as sdx
 from _harness import machine, need
-from softdex.retrieve import versions
+from softdex.model.retriever import versions
 
 
 def split(task: str) -> sdx.Split:

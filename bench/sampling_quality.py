@@ -25,11 +25,11 @@ from torch import Tensor
 import softdex as sdx
 from _harness import need, report
 from softdex import recipes
+from softdex.data.interactions import Interactions
 from softdex.index.flat import Flat
-from softdex.index.imi import Imi, build, popularity_weight
-from softdex.interactions import Interactions
-from softdex.retrieve import Retriever
-from softdex.solve.compose import proposal
+from softdex.index.imi.index import Imi, build, popularity_weight
+from softdex.model.retriever import Retriever
+from softdex.recipes.compose import proposal
 
 USERS, DRAWS, BEST_OF = 64, 100_000, 20
 WORDS = (8, 16, 32, 64, 128, 256)

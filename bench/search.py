@@ -27,9 +27,9 @@ import torch
 
 import softdex as sdx
 from _harness import need, report, seconds
-from softdex.index.imi import build
-from softdex.index.scan import prepare, scan
-from softdex.score import Dot
+from softdex.index.imi.index import build
+from softdex.kernels.scan import prepare, scan
+from softdex.score.product import Dot
 
 K, GOAL, QUERIES, REPEATS, SINGLE = 100, 0.95, 2000, 5, 300
 SLOWEST = 200  # queries a second: a curve ends there

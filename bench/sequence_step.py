@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from _harness import milliseconds, peak, report, reset_peak
-from softdex.interactions import Interactions
-from softdex.keys import range_keys
+from softdex.data.interactions import Interactions
+from softdex.data.keys import range_keys
 from softdex.recipes.sequence import sequence
 
 USERS, HISTORY, BATCH, DIM, NEGATIVES = 2000, 50, 128, 128, 100

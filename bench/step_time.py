@@ -11,9 +11,9 @@ from _harness import milliseconds, peak_of, report
 from softdex.encode.table import Users
 from softdex.index.uniform import Uniform
 from softdex.objective.sampled import sampled_softmax
-from softdex.score import Dot
-from softdex.solve.compose import drawn_loss
-from softdex.solve.sgd import Batch, Composition, Settings, Trainer
+from softdex.recipes.compose import drawn_loss
+from softdex.score.product import Dot
+from softdex.solve.gradient.trainer import Batch, Composition, Settings, Trainer
 
 USERS, DIM, BATCH, DRAWS = 100_000, 64, 2048, 1000
 

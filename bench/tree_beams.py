@@ -12,7 +12,7 @@ import sys
 import softdex as sdx
 from _harness import report
 from quality import split
-from softdex.index.tree import Tree
+from softdex.index.tree.tree import Tree
 
 BEAMS = (20, 40, 80, 150)
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from _harness import alternating, peak_of, report
-from softdex.index.tree_build import Shape, by_vectors, item_of, shape_for
+from softdex.index.tree.build import Shape, by_vectors, item_of, shape_for
 
 DIM, ARITY, BEAM, REPEATS = 32, 2, 200, 3
 

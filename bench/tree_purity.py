@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 import softdex as sdx
 from _harness import report
-from softdex.index.tree import Tree
+from softdex.index.tree.tree import Tree
 
 SHUFFLES = 5
 

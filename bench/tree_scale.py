@@ -19,8 +19,8 @@ import torch
 
 import softdex as sdx
 from _harness import milliseconds, peak_of, report
-from softdex.interactions import Interactions
-from softdex.keys import range_keys
+from softdex.data.interactions import Interactions
+from softdex.data.keys import range_keys
 
 USERS, EVENTS = 200, 30
 

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from _harness import milliseconds, peak, report, reset_peak
-from softdex.din import random_din, windows_of
-from softdex.index import tree_build
-from softdex.index.tree import Tree
+from softdex.index.tree import build as tree_build
+from softdex.index.tree.tree import Tree
+from softdex.score.din import random_din, windows_of
 
 HISTORY, DIM, BEAM, K = 69, 24, 150, 20
 GPU = torch.cuda.is_available()

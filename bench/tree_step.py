@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from _harness import milliseconds, peak, report, reset_peak
-from softdex.attend import attend, attend_plain
-from softdex.interactions import Interactions
-from softdex.keys import range_keys
+from softdex.data.interactions import Interactions
+from softdex.data.keys import range_keys
+from softdex.kernels.attend_cpu import attend, attend_plain
 from softdex.recipes.tree import tree
 
 USERS, EVENTS = 2000, 100

@@ -19,13 +19,13 @@ import torch
 
 from _harness import report
 from softdex import synthetic
-from softdex.index.tree import Tree
-from softdex.interactions import Interactions
+from softdex.data.interactions import Interactions
+from softdex.index.tree.tree import Tree
 from softdex.recipes.tree import tree
-from softdex.solve.feed import Windows
+from softdex.solve.gradient.feed import Windows
 from softdex.solve.loop import Run
-from softdex.solve.rectify import rectified
-from softdex.solve.relearn import place
+from softdex.solve.tree.rectify import rectified
+from softdex.solve.tree.relearn import place
 
 K, ASKED, ROWS = 20, 500, 1024  # ROWS: instances whose labels are found at a time
 BEAMS = {"20": 20, "40": 40, "80": 80, "150": 150, "all leaves": math.inf}

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 
 from _harness import peak, report, reset_peak
-from softdex.index.tree import Tree
-from softdex.index.tree_learn import stages
-from softdex.interactions import Interactions
-from softdex.keys import range_keys
+from softdex.data.interactions import Interactions
+from softdex.data.keys import range_keys
+from softdex.index.tree.learn import stages
+from softdex.index.tree.tree import Tree
 from softdex.recipes.tree import tree
-from softdex.solve.relearn import Rounds, relearn, rows_at_a_time
+from softdex.solve.tree.relearn import Rounds, relearn, rows_at_a_time
 
 EVENTS, HISTORY = 100, 20  # of a user
 GPU = torch.cuda.is_available()

@@ -12,7 +12,7 @@ import torch
 from hypothesis import settings
 
 import softdex as sdx
-from softdex.solve.sgd import Trainer
+from softdex.solve.gradient.trainer import Trainer
 
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("free", deadline=None, max_examples=300)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import safetensors.torch
 from torch import Tensor
 
-from softdex.artifact import DIGEST, SEAL
+from softdex.model.artifact import DIGEST, SEAL
 
 
 def members(path: Path) -> dict[str, bytes]:

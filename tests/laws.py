@@ -17,8 +17,8 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
+from softdex.data.ragged import Ragged
 from softdex.index.contract import Filter, Index
-from softdex.ragged import Ragged
 
 BATCH, ITEMS = 4, 24
 

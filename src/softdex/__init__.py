@@ -1,17 +1,18 @@
 """softdex: recommender retrieval with an index that is a softmax."""
 
-from softdex import waiting as waiting  # isort: split
+from softdex import openmp as openmp  # isort: split
 
-from softdex import recipes, split, synthetic
+from softdex import recipes, synthetic
+from softdex.data import split
+from softdex.data.holdout import Holdout, Split
+from softdex.data.interactions import Interactions
+from softdex.data.read import read
 from softdex.errors import ArtifactError, DataError, ShapeError, SoftdexError
-from softdex.evaluate import Result
-from softdex.holdout import Holdout, Split
-from softdex.interactions import Interactions
-from softdex.read import read
-from softdex.recipes import fit
-from softdex.recommendations import Recommendations
-from softdex.retrieve import Retriever, load
-from softdex.threads import set_threads
+from softdex.evaluate.evaluate import Result
+from softdex.fit import fit
+from softdex.machine import set_threads
+from softdex.model.recommendations import Recommendations
+from softdex.model.retriever import Retriever, load
 from softdex.tune import Tuned, tune
 
 __version__ = "0.1.0"

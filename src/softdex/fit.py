@@ -11,25 +11,113 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softdex.artifact import plain
-from softdex.din import Din
-from softdex.encode.features import Tower
+from softdex.data.holdout import Holdout
+from softdex.data.interactions import Interactions
+from softdex.data.keys import Keys
+from softdex.encode.features.tower import Tower
 from softdex.encode.table import Table
-from softdex.errors import SoftdexError, some
-from softdex.holdout import Holdout
-from softdex.index.tree import Tree
-from softdex.interactions import Interactions
-from softdex.keys import Keys
-from softdex.parts import letters_of, not_finite, saved_tensors
-from softdex.retrieve import Retriever, from_training
+from softdex.errors import DataError, SoftdexError, some
+from softdex.index.tree.tree import Tree
+from softdex.machine import parse_bytes, pick_device
+from softdex.messages import say
+from softdex.model.artifact import plain
+from softdex.model.kinds import letters_of, not_finite, saved_tensors
+from softdex.model.retriever import Retriever, from_training
+from softdex.recipes.catalogue import checked, make, options
+from softdex.score.din import Din
 from softdex.solve.checkpoint import Keeper
-from softdex.solve.fold_in import FoldIn
-from softdex.solve.loop import Job, Outcome, Run, pick_device
-from softdex.tables import say
+from softdex.solve.closed.fold_in import FoldIn
+from softdex.solve.loop import Job, Outcome, Run
 
 METRIC = "ndcg@20"
 BLOCK = 2**18  # rows whose vectors a tower writes out at a time
 MEASURED_USERS = 2000  # a fixed sample of the holdout is measured after each epoch
+
+
+def fit(
+    name: str,
+    train: Interactions,
+    valid: Holdout | None = None,
+    start: Retriever | None = None,
+    *,
+    refit: bool = False,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    max_memory: int | str | None = None,
+    **given: Any,
+) -> Retriever:
+    """Train a recipe and return a model that recommends.
+
+    Args:
+        name: a recipe; `softdex.recipes.names()` lists them.
+        train: the training part of a split, or a whole log.
+        valid: a holdout to measure on: recipes that learn stop early by it, and the metrics are
+            stored with the model.
+        start: an earlier model; the vectors of users and items that both know are its own.
+        refit: once `valid` has shown how many epochs are best, train again on train and valid.
+        folder: where checkpoints and the log of a run go.
+        resume: go on from the checkpoint in `folder`, to the very same model (on a CPU).
+        max_memory: bytes (or "4GB") the training may hold; more is refused before it starts.
+        given: options of the recipe, see `softdex recipes`.
+    """
+    given = checked(name, given)
+    check_log("fit", train)
+    if valid is not None and not len(valid.targets.ids):
+        valid = None
+    if refit and valid is None:
+        raise SoftdexError("fit: refit=True needs valid= to find the number of epochs.")
+    if resume and folder is None:
+        raise SoftdexError("fit: resume=True needs folder=, where the checkpoint is.")
+    chosen = options(name) | given
+    limit = None if max_memory is None else parse_bytes(max_memory)
+    made = make(name, train, chosen)
+    if not isinstance(made, Job):
+        if start is not None or refit:
+            raise SoftdexError(
+                f"fit: {name} is found in one step with these options: no start= and no refit=."
+            )
+        model = from_training(name, chosen, train, *made)
+    else:
+        place = None if folder is None else Path(folder)
+        keep = {"start": start, "resume": resume, "max_memory": limit}
+        model = learn(name, chosen, made, train, valid=valid, folder=place, **keep)  # type: ignore[arg-type]
+    if valid is not None:
+        model.info["metrics"]["valid"] = dict(model.evaluate(valid))
+    if not refit or valid is None:
+        return model
+    return refitted(name, chosen, train, valid, model, start=start, max_memory=limit)
+
+
+def check_log(where: str, log: Any) -> None:
+    """Refuse what nothing can be learned from."""
+    if not isinstance(log, Interactions):
+        raise DataError(
+            f"{where}: expected a log, got {type(log).__name__}. Read it first: sdx.read(...)."
+        )
+    if not len(log):
+        raise DataError(f"{where}: the training log is empty.")
+
+
+def refitted(
+    name: str,
+    chosen: Mapping[str, Any],
+    train: Interactions,
+    valid: Holdout,
+    model: Retriever,
+    **kept: Any,
+) -> Retriever:
+    """The same recipe on train and validation, for as many epochs as were best."""
+    best, history = model.info["training"]["best_epoch"], model.info["training"]["history"]
+    again = dict(chosen) | {"epochs": best, "patience": 0}
+    if "rounds" in again:  # trees: as often learned as until then, labels as they were
+        again["rounds"] = 1 + sum("moved" in record for record in history[:best])
+        if best <= again["warm_up"]:
+            again |= {"rectify": "none", "warm_up": 0}
+    whole = extend(train, valid)
+    new = learn(name, again, make(name, whole, again), whole, **kept)
+    new.info["metrics"] = model.info["metrics"]
+    new.info["refitted"] = True
+    return new
 
 
 def learn(

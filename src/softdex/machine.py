@@ -1,6 +1,8 @@
-"""One setting for every thread pool: torch, numba, and Arrow."""
+"""The machine: threads of every pool (torch, numba, Arrow), the device, sizes of memory."""
 
 from __future__ import annotations
+
+import re
 
 import numba
 import pyarrow as pa
@@ -22,3 +24,32 @@ def set_threads(n: int) -> None:
     numba.set_num_threads(min(n, most))
     pa.set_cpu_count(n)
     pa.set_io_thread_count(n)
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of this name; "auto" is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        if device.type not in ("cpu", "cuda"):
+            raise RuntimeError("expected auto, cpu or cuda")
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise SoftdexError(f"device {name!r} cannot be used here ({str(error)[:100]}).") from None
+    return device
+
+
+def parse_bytes(size: int | str) -> int:
+    """A number of bytes from a number or words such as "2GB" or "500 MiB"."""
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?\s*", size.lower())
+        if not match:
+            raise SoftdexError(f"max_memory: expected a size such as '2GB', got {size!r}.")
+        base = 1024 if match[3] else 1000
+        size = int(float(match[1]) * base ** " kmgt".index(match[2] or " "))
+    if not isinstance(size, int) or isinstance(size, bool):
+        raise SoftdexError(f"max_memory: expected bytes or a size such as '2GB', got {size!r}.")
+    if size < 2**20:
+        raise SoftdexError(f"max_memory: expected at least 1 MiB, got {size} bytes.")
+    return size

@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from softdex.data.holdout import Holdout
+from softdex.data.interactions import Interactions
+from softdex.data.keys import Keys
+from softdex.data.ragged import Ragged, empty
 from softdex.errors import SoftdexError, choose
-from softdex.evaluate import Result, evaluate
-from softdex.holdout import Holdout
+from softdex.evaluate.evaluate import Result, evaluate
 from softdex.index.flat import top_k
-from softdex.interactions import Interactions
-from softdex.keys import Keys
-from softdex.ragged import Ragged, empty
 
 ATTEMPTS = 20
 CELLS = 4_000_000  # (user, item) probabilities held at a time

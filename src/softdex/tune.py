@@ -11,14 +11,16 @@ import numpy as np
 from scipy.stats import qmc
 
 from softdex import recipes
+from softdex.data.holdout import Holdout
+from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
-from softdex.holdout import Holdout
-from softdex.interactions import Interactions
-from softdex.learn import METRIC, begin, check_memory, finish, measurer
+from softdex.fit import METRIC, begin, check_log, check_memory, finish, measurer
+from softdex.machine import parse_bytes
+from softdex.messages import say
+from softdex.model.retriever import Retriever, from_training
 from softdex.options import fits, kinds
-from softdex.retrieve import Retriever, from_training
 from softdex.solve.loop import Job, Run
-from softdex.tables import Rows, parse_bytes, say
+from softdex.tables import Rows
 
 KEPT = 3  # one setting in so many goes on, with so many times the epochs
 
@@ -136,7 +138,7 @@ def tune(
         fixed: options that are the same in every setting, also where `space` has them.
     """
     fixed = recipes.check_options(name, fixed)
-    recipes.check_log("tune", train)
+    check_log("tune", train)
     if not isinstance(valid, Holdout) or not len(valid.targets.ids):
         raise SoftdexError("tune: expected a validation part with targets: valid= of a split.")
     if isinstance(settings, bool) or not isinstance(settings, int) or settings < 1:

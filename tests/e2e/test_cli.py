@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import softdex as sdx
-from softdex import cli, run
-from softdex.demo import RELATIVES, TREES
+from softdex.cli import app as cli
+from softdex.cli import run
+from softdex.cli.demo import RELATIVES, TREES
 
 
 class Done(NamedTuple):
@@ -596,8 +597,8 @@ def test_a_place_that_cannot_be_written_is_found_before_training(
     def denied(**_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("softdex.run.tempfile.TemporaryFile", denied)
-    monkeypatch.setattr("softdex.recipes.fit", lambda *_, **__: pytest.fail("it trained"))
+    monkeypatch.setattr("softdex.cli.run.tempfile.TemporaryFile", denied)
+    monkeypatch.setattr("softdex.cli.run.train_model", lambda *_, **__: pytest.fail("it trained"))
     mistake(
         softdex("fit", "clicks.csv", "-r", "popular", "--out", "r"),
         "fit: cannot write into r",
@@ -644,7 +645,7 @@ def test_memory_that_runs_out_is_one_line(softdex: Softdex, monkeypatch: Any) ->
     def too_much(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("softdex.cli.load", too_much)
+    monkeypatch.setattr("softdex.cli.app.load", too_much)
     mistake(softdex("recommend", "x", "-u", "a"), "error: MemoryError")
 
 
@@ -652,7 +653,7 @@ def test_an_interrupt_ends_quietly(softdex: Softdex, monkeypatch: Any) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("softdex.cli.load", interrupted)
+    monkeypatch.setattr("softdex.cli.app.load", interrupted)
     done = softdex("recommend", "x", "-u", "a")
     assert done.code == 130
     assert "Traceback" not in done.err

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from softdex.demo import write_world
+from softdex.cli.demo import write_world
 from softdex.solve.checkpoint import FILE, LOG
 
 OPTIONS = ["--recipe", "ssm"]

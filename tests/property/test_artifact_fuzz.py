@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import hostile
 import softdex as sdx
-from softdex.artifact import DIGEST, MEMBERS
-from softdex.catalogue import RESULT
 from softdex.errors import ArtifactError
+from softdex.model.artifact import DIGEST, MEMBERS
+from softdex.model.filter import RESULT
 
 DATA = Path(__file__).parents[1] / "data"
 SAVED = {name: DATA / f"format-1-{name}.sdx" for name in ("item_cf", "popular")}

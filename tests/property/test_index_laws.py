@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from laws import BATCH, EVERYTHING, ITEMS, LAWS, Case, check
-from softdex.din import random_din
 from softdex.index.contract import Draws, Hits
 from softdex.index.flat import Flat
-from softdex.index.imi import Imi, build, popularity_weight
+from softdex.index.imi.index import Imi, build, popularity_weight
 from softdex.index.kernel import Kernel
 from softdex.index.popularity import Popularity
-from softdex.index.tree import Tree
+from softdex.index.tree.tree import Tree
 from softdex.index.uniform import Uniform
-from softdex.score import Cosine, Dot
+from softdex.score.din import random_din
+from softdex.score.product import Cosine, Dot
 from toy_tree import NodeScorer, ToyTree
 
 DIM, ARITY, DEPTH = 5, 2, 5

@@ -26,10 +26,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import softdex as sdx
-from softdex.delimited import NULLS
+from softdex.data.delimited import NULLS
+from softdex.data.keys import encode
+from softdex.data.ragged import Ragged, concatenate, group, offsets
 from softdex.errors import DataError
-from softdex.keys import encode
-from softdex.ragged import Ragged, concatenate, group, offsets
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 words = words.filter(lambda word: word not in NULLS)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import softdex as sdx
-from softdex.evaluate import evaluate
+from softdex.evaluate.evaluate import evaluate
 
 pytestmark = pytest.mark.real
 

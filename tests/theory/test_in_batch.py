@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from softdex.index.flat import Flat
-from softdex.objective import draw as draw_module
-from softdex.objective.draw import _below, drawn
+from softdex.objective import resample as draw_module
 from softdex.objective.in_batch import (
     Cache,
     Frequencies,
@@ -22,8 +21,9 @@ from softdex.objective.in_batch import (
     resampled,
     resampling,
 )
-from softdex.score import Dot
-from softdex.solve.in_batch import InBatch
+from softdex.objective.resample import _below, drawn
+from softdex.score.product import Dot
+from softdex.solve.gradient.in_batch import InBatch
 
 B, ITEMS, D = 12, 9, 4
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from softdex.index import imi
-from softdex.index.imi import FLOOR, Imi, popularity_weight
-from softdex.score import Cosine, Dot
+from softdex.index.imi import index as imi
+from softdex.index.imi.index import FLOOR, Imi, popularity_weight
+from softdex.score.product import Cosine, Dot
 
 ITEMS, DIM, QUERIES = 30, 6, 3
 Law = dict[int, float]

@@ -21,9 +21,9 @@ import softdex as sdx
 from softdex.encode.table import Table
 from softdex.objective.squared import frequency_reg, squared_of_vectors
 from softdex.objective.taylor import rg_of_vectors
-from softdex.solve import normal_equations
-from softdex.solve.als import Sweeps
-from softdex.solve.normal_equations import (
+from softdex.solve.closed import normal_equations
+from softdex.solve.closed.als import Sweeps
+from softdex.solve.closed.normal_equations import (
     Quadratic,
     Side,
     from_terms,
@@ -34,7 +34,7 @@ from softdex.solve.normal_equations import (
     shared_by_items,
     users_side,
 )
-from softdex.solve.rows import solve_exactly
+from softdex.solve.closed.rows import solve_exactly
 
 USERS, ITEMS, DIM = 12, 8, 3
 LAM = 0.125

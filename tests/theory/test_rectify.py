@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from softdex.index.tree import Tree
-from softdex.solve.rectify import rectified
+from softdex.index.tree.tree import Tree
+from softdex.solve.tree.rectify import rectified
 
 SHAPES = {2: (3, 4), 3: (2, 3), 8: (2, 2)}  # arity: nodes of level 1, and levels
 SEEDS = pytest.mark.parametrize("seed", range(5))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from softdex.errors import ShapeError, SoftdexError
-from softdex.solve.normal_equations import (
+from softdex.solve.closed.normal_equations import (
     Quadratic,
     Side,
     ials,
@@ -30,8 +30,8 @@ from softdex.solve.normal_equations import (
     shared_by_users,
     users_side,
 )
-from softdex.solve.rows import solve_exactly
-from softdex.solve.svd import DEGREE, chebyshev, closed_form, full_matrix_form, why_not
+from softdex.solve.closed.rows import solve_exactly
+from softdex.solve.closed.svd import DEGREE, chebyshev, closed_form, full_matrix_form, why_not
 
 TIGHT: dict[str, Any] = {"tolerance": 1e-15, "iterations": 200}
 CASES: dict[str, dict[str, Any]] = {

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from softdex import synthetic
+from softdex.data.ragged import Ragged
 from softdex.index.contract import Filter
-from softdex.index.tree import Tree
+from softdex.index.tree.tree import Tree
 from softdex.objective.layerwise import level_binary, level_softmax
-from softdex.ragged import Ragged
-from softdex.solve.tree import TreeLoss
+from softdex.solve.tree.loss import TreeLoss
 
 QUERIES, GARBAGE, SURE, WIDE = 3, 9.0, 40.0, 10.0**6
 SHAPES = {2: (3, 4), 3: (4, 3), 8: (3, 3)}  # arity: (nodes of level 1, levels)

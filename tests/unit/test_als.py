@@ -16,8 +16,8 @@ from torch import Tensor
 import softdex as sdx
 from softdex.recipes.ials import ials
 from softdex.recipes.rg import rg
-from softdex.solve import als
 from softdex.solve.checkpoint import FILE, LOG, Keeper
+from softdex.solve.closed import als
 from softdex.solve.loop import Outcome, train
 
 SMALL: dict[str, Any] = {"dim": 16, "epochs": 6, "patience": 2, "device": "cpu"}

@@ -21,10 +21,11 @@ import torch
 
 import hostile
 import softdex as sdx
-from softdex.artifact import MEMBERS, plain, write_atomically
 from softdex.encode.table import Users
 from softdex.errors import ArtifactError
-from softdex.score import Dot
+from softdex.files import write_atomically
+from softdex.model.artifact import MEMBERS, plain
+from softdex.score.product import Dot
 
 ROWS = [
     ("ann", "tea", 1), ("ann", "jam", 2), ("bob", "tea", 1), ("bob", "jam", 3), ("bob", "pie", 4),
@@ -262,7 +263,7 @@ def test_an_interrupted_write_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_synced_does_not_spoil_a_saved_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("softdex.artifact._sync_folder", full)
+    monkeypatch.setattr("softdex.files._sync_folder", full)
     fitted().save(tmp_path / "m.sdx")
     assert sdx.load(tmp_path / "m.sdx").recipe == "item_cf"
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from softdex import attend as module
-from softdex.attend import attend, attend_plain
+from softdex.kernels import attend_cpu as module
+from softdex.kernels.attend_cpu import attend, attend_plain
 
 Kernels = Callable[..., list[Tensor]]
 NAMES = (
@@ -183,7 +183,7 @@ def test_numbers_of_several_kinds_become_one() -> None:
 
 def interpreted(name: str, arguments: list[np.ndarray]) -> list[np.ndarray]:
     """In the other process: call a kernel."""
-    fused = importlib.import_module("softdex.fused_attend")
+    fused = importlib.import_module("softdex.kernels.attend_gpu")
     found = getattr(fused, name)(*map(torch.from_numpy, arguments))
     return [t.numpy() for t in ([found] if isinstance(found, Tensor) else found)]
 

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from softdex.catalogue import allowed, check_columns, listed, plain_table, plain_type
+from softdex.data.arrow import plain_table, plain_type
+from softdex.data.keys import as_list, encode
 from softdex.errors import DataError, SoftdexError
-from softdex.keys import encode
+from softdex.model.filter import allowed, check_columns
 
 NAMES = ["ham", "jam", "pie", "tea"]
 KEYS, _ = encode(pa.array(NAMES))
@@ -190,13 +191,13 @@ def test_columns_that_are_not_there_are_refused(table: Any, asked: Any, words: s
 
 @pytest.mark.parametrize("one", ["a", b"a", 7, 7.5, np.int64(7), pa.scalar("a"), None, dt.date.min])
 def test_one_key_becomes_a_list_of_one(one: Any) -> None:
-    assert listed(one) == [one]
+    assert as_list(one) == [one]
 
 
 def test_lists_of_keys_stay_and_generators_can_be_read_twice() -> None:
     for keys in (["a"], np.array(["a"]), pa.array(["a"]), pd.Series(["a"]), pl.Series(["a"])):
-        assert listed(keys) is keys
-    keys = listed(iter("ab"))
+        assert as_list(keys) is keys
+    keys = as_list(iter("ab"))
     assert list(keys) == list(keys) == ["a", "b"]
 
 

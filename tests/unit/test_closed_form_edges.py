@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import softdex as sdx
-from softdex.learn import take_over
+from softdex.fit import take_over
+from softdex.model.retriever import from_training
 from softdex.recipes.rg import rg
-from softdex.retrieve import from_training
-from softdex.solve.normal_equations import Side
-from softdex.solve.rows import solve_by_cg
+from softdex.solve.closed.normal_equations import Side
+from softdex.solve.closed.rows import solve_by_cg
 
 QUICK = {"dim": 8, "epochs": 3, "device": "cpu"}
 
@@ -107,7 +107,7 @@ def test_a_loss_without_a_minimum_is_refused_by_every_solver(log: sdx.Interactio
 def test_a_refit_counts_validation_events_like_the_mean_event(log: sdx.Interactions) -> None:
     from dataclasses import replace
 
-    from softdex.learn import extend
+    from softdex.fit import extend
 
     train, valid, _ = sdx.split.per_user(log, seed=0)
     heavy = replace(train, weight=np.full(len(train), 100.0, np.float32))

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softdex.encode.columns import (
+from softdex.encode.features.columns import (
     FAR,
     Columns,
     Encoded,
@@ -196,7 +196,7 @@ def test_hashed_says_how_many_buckets_there_are() -> None:
 
 def test_words_hash_to_the_same_tokens_in_another_process() -> None:
     code = (
-        "import pyarrow as pa; from softdex.encode.columns import learn_columns;"
+        "import pyarrow as pa; from softdex.encode.features.columns import learn_columns;"
         "t = pa.table({'x': ['Toy Story']});"
         "print(learn_columns(t, ['x:text']).encode(t).ids.tolist())"
     )

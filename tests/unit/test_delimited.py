@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import softdex as sdx
-from softdex import delimited
+from softdex.data import delimited
 from softdex.errors import DataError
 
 HEAD = "user,item,time\n"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from softdex.din import Din, random_din, windows_of
+from softdex.score.din import Din, random_din, windows_of
 
 WINDOWS = (3, 2, 1)
 ROWS, DIM = 12, 5

@@ -16,10 +16,10 @@ from scipy.special import log_softmax
 
 import hostile
 import softdex as sdx
-from softdex import estimate
+from softdex.data.ragged import Ragged, empty, group
 from softdex.encode.table import Users
-from softdex.ragged import Ragged, empty, group
-from softdex.score import Dot
+from softdex.model import estimate
+from softdex.score.product import Dot
 
 FAST: dict[str, Any] = {"dim": 8, "epochs": 2, "device": "cpu"}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -179,7 +179,7 @@ def test_neither_blocks_of_users_nor_blocks_of_items_matter(
     model, rows = models[kind], np.arange(40).reshape(20, 2)
     users = model.users.take(np.flatnonzero(model.seen.lengths)[:20])
     wanted = model.log_prob(users)
-    monkeypatch.setattr("softdex.retrieve.BATCH", 7)
+    monkeypatch.setattr("softdex.model.retriever.BATCH", 7)
     monkeypatch.setattr("softdex.objective.softmax.CACHED_CELLS", 50)
     assert model.log_prob(users) == pytest.approx(wanted, abs=1e-5)
     own = model.log_prob(users, [model.items.take(row) for row in rows])
@@ -296,7 +296,7 @@ def test_a_large_holdout_is_sampled(
 ) -> None:
     valid = drawn(model, parts.valid, 2.5, 40)
     everybody = model.calibrate(valid)
-    monkeypatch.setattr("softdex.estimate.SAMPLE", 30)
+    monkeypatch.setattr("softdex.model.estimate.SAMPLE", 30)
     assert len(estimate.sample(valid, None)) == 30
     some = model.calibrate(valid)
     assert some == model.calibrate(valid) != everybody

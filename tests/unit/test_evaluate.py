@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import softdex as sdx
-from softdex.evaluate import evaluate, overlap, user_metrics
+from softdex.evaluate.evaluate import evaluate, overlap, user_metrics
 
 
 def holdout(

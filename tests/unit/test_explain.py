@@ -14,20 +14,20 @@ import pytest
 import torch
 
 import softdex as sdx
-from softdex import explain as module
-from softdex import explain_look
-from softdex.din import random_din, windows_of
+from softdex.data.keys import encode
+from softdex.data.ragged import Ragged
 from softdex.encode.history import Recent
 from softdex.errors import SoftdexError
-from softdex.explain import explain
-from softdex.explain_look import Look, Names, look
-from softdex.explain_near import draw_near, near
-from softdex.index import tree_build
+from softdex.explain import draw as module
+from softdex.explain import look as explain_look
+from softdex.explain.draw import explain
+from softdex.explain.look import Look, Names, look
+from softdex.explain.near import draw_near, near
 from softdex.index.contract import Filter
-from softdex.index.tree import Tree
-from softdex.keys import encode
-from softdex.ragged import Ragged
-from softdex.retrieve import Retriever
+from softdex.index.tree import build as tree_build
+from softdex.index.tree.tree import Tree
+from softdex.model.retriever import Retriever
+from softdex.score.din import random_din, windows_of
 
 COLOURS = ("red", "red", "green", "blue")
 HOSTILE = [

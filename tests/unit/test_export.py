@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import softdex as sdx
-from softdex import cli
+from softdex.cli import app as cli
 
 faiss = pytest.importorskip("faiss", reason="faiss is not here: pip install softdex[ann]")
 
@@ -116,7 +116,7 @@ def test_queries_do_not_depend_on_how_many_are_made_at_a_time(
 ) -> None:
     model = models["history"]
     at_once = model.query_vectors(model.users.all())
-    monkeypatch.setattr("softdex.retrieve.BATCH", 7)
+    monkeypatch.setattr("softdex.model.retriever.BATCH", 7)
     assert model.query_vectors(model.users.all()) == pytest.approx(at_once, abs=1e-6)
     assert model.query_vectors([]).shape == (0, at_once.shape[1])
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 import softdex as sdx
-from softdex.encode.columns import learn_columns
-from softdex.encode.features import Tower, tower
+from softdex.encode.features.columns import learn_columns
+from softdex.encode.features.tower import Tower, tower
 from softdex.encode.table import Table
-from softdex.solve.rowwise import RowAdam
+from softdex.solve.gradient.rowwise import RowAdam
 
 DIM = 6
 SMALL: dict[str, Any] = {"dim": 16, "lr": 0.02, "device": "cpu"}

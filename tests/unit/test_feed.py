@@ -9,7 +9,7 @@ import torch
 import softdex as sdx
 from softdex.errors import DataError
 from softdex.recipes.sequence import sequence
-from softdex.solve.feed import ALIKE, Events, Reading, Sequences, Windows
+from softdex.solve.gradient.feed import ALIKE, Events, Reading, Sequences, Windows
 
 CPU = torch.device("cpu")
 

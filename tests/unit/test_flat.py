@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from softdex.data.ragged import Ragged
 from softdex.errors import ShapeError
 from softdex.index.contract import Filter
 from softdex.index.flat import Flat, top_k
-from softdex.ragged import Ragged
-from softdex.score import Constant, Dot, Sparse
+from softdex.score.product import Constant, Dot, Sparse
 
 TINY = 12 * 40  # bytes: forces blocks of a few items
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from softdex.encode.table import Table
-from softdex.solve.rowwise import RowAdam, sorted_by_row
+from softdex.solve.gradient.rowwise import RowAdam, sorted_by_row
 
 Kernels = Callable[..., list[Tensor]]
 ROWS, DIM = 50, 20  # a width that is no power of two
@@ -25,7 +25,7 @@ SHAPES = pytest.mark.parametrize(("n", "dim"), [(1, 1), (16, 16), (37, 20), (150
 
 def interpreted(name: str, arguments: tuple[Any, ...]) -> list[np.ndarray]:
     """In the other process: call a kernel; its result, and the tensors it may have written to."""
-    fused = importlib.import_module("softdex.fused")
+    fused = importlib.import_module("softdex.kernels.rows_gpu")
     given = [_tensors(a) for a in arguments]
     if name == "nearest":
         given = [torch.cat([a, a], 1)[:, : a.shape[1]] for a in given]  # rows that lie apart

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 import softdex as sdx
+from softdex.data.keys import Keys
 from softdex.encode.table import Table
-from softdex.keys import Keys
-from softdex.solve.als import Sweeps
-from softdex.solve.fold_in import FoldIn
-from softdex.solve.normal_equations import shared_by_users
+from softdex.solve.closed.als import Sweeps
+from softdex.solve.closed.fold_in import FoldIn
+from softdex.solve.closed.normal_equations import shared_by_users
 
 SMALL: dict[str, Any] = {"dim": 8, "epochs": 3, "device": "cpu"}
 LOSSES: dict[str, tuple[str, dict[str, Any]]] = {

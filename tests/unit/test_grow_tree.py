@@ -13,8 +13,8 @@ import torch
 
 import softdex as sdx
 from softdex.errors import DataError
-from softdex.grow_tree import deeper
-from softdex.index.tree import Tree
+from softdex.index.tree.tree import Tree
+from softdex.model.grow_tree import deeper
 
 KINDS, USERS = 6, 20
 OPTIONS: dict[str, Any] = {

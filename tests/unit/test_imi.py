@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 import laws
+from softdex.data.ragged import Ragged
 from softdex.errors import DataError, SoftdexError
-from softdex.index import imi
 from softdex.index.contract import Filter, overwrite
 from softdex.index.flat import Flat
-from softdex.index.imi import FLOOR, Imi, build, codewords_for, popularity_weight
-from softdex.index.scan import REACH
-from softdex.ragged import Ragged
-from softdex.score import Cosine, Dot
-from softdex.solve.rowwise import RowAdam
+from softdex.index.imi import index as imi
+from softdex.index.imi.index import FLOOR, Imi, build, codewords_for, popularity_weight
+from softdex.kernels.scan import REACH
+from softdex.score.product import Cosine, Dot
+from softdex.solve.gradient.rowwise import RowAdam
 
 ITEMS, DIM, BATCH = laws.ITEMS, 6, laws.BATCH
 EVERYTHING = torch.arange(ITEMS)

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import softdex as sdx
+from softdex.data.interactions import gini, span
 from softdex.errors import DataError, SoftdexError
-from softdex.interactions import gini, span
 
 EVENTS = {
     "user": ["a", "a", "b", "b", "b", "c"],

@@ -11,7 +11,7 @@ from torch import Tensor
 from softdex.errors import ShapeError
 from softdex.index import kernel as module
 from softdex.index.kernel import Kernel
-from softdex.score import Cosine, Dot
+from softdex.score.product import Cosine, Dot
 
 B, ITEMS, D = 3, 23, 4
 EVERYTHING = torch.arange(ITEMS)

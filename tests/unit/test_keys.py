@@ -12,8 +12,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from softdex.data.keys import FEW, Keys, encode, plain, range_keys, restore
 from softdex.errors import DataError
-from softdex.keys import FEW, Keys, encode, plain, range_keys, restore
 
 WORDS = ["b", "a", "c", "a"]
 UUIDS = [uuid.UUID(int=i) for i in (3, 1, 2, 1)]

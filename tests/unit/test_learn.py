@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import softdex as sdx
-from softdex.learn import extend, learn, take_over
+from softdex.fit import extend, learn, take_over
 from softdex.recipes.mf import mf
 from softdex.solve.checkpoint import FILE
 from softdex.solve.loop import Schedule

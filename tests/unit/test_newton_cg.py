@@ -16,19 +16,19 @@ from torch import Tensor
 from torch.autograd.functional import hessian
 
 import softdex as sdx
+from softdex.data.ragged import Ragged
 from softdex.encode.history import Mixed
 from softdex.encode.table import Users
-from softdex.learn import learn
+from softdex.fit import learn
 from softdex.objective.squared import squared_of_vectors
 from softdex.objective.taylor import rg_of_vectors
-from softdex.ragged import Ragged
-from softdex.score import Cosine, Dot
-from softdex.solve import als
-from softdex.solve import normal_equations as ne
+from softdex.score.product import Cosine, Dot
 from softdex.solve.checkpoint import Keeper
+from softdex.solve.closed import als
+from softdex.solve.closed import normal_equations as ne
+from softdex.solve.closed.newton_cg import derivatives, minimise, newton_step, steihaug
+from softdex.solve.closed.newton_job import Job, Settings, Trainer, penalty, query_of
 from softdex.solve.loop import Outcome, Progress, Schedule, train
-from softdex.solve.newton_cg import derivatives, minimise, newton_step, steihaug
-from softdex.solve.newton_job import Job, Settings, Trainer, penalty, query_of
 
 ENCODERS = {"user": 1.0, "history": 0.0, "mix": 0.5}
 ALPHA, LAM, LENGTH = 0.02, 0.05, 20

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from softdex import recipes, run
-from softdex import split as splits
+from softdex import recipes
+from softdex.cli import run
+from softdex.data import split as splits
 from softdex.errors import SoftdexError
 from softdex.options import check, fits, kinds, words
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from softdex.ragged import Ragged, concatenate, empty, group, offsets
+from softdex.data.ragged import Ragged, concatenate, empty, group, offsets
 
 ROWS = [[3, 1], [], [2], [5, 4, 4]]
 

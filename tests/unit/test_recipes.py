@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import softdex as sdx
 from softdex import recipes
 from softdex.options import LIMITS
-from softdex.solve import neighbours
-from softdex.solve.neighbours import cosine_neighbours
+from softdex.solve.closed import neighbours
+from softdex.solve.closed.neighbours import cosine_neighbours
 
 
 def dense_cosine(

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 import softdex as sdx
-from softdex import report
+from softdex.evaluate import report
 
 
 class Page(HTMLParser):

@@ -132,7 +132,7 @@ def test_the_answer_does_not_depend_on_how_much_memory_there_is(
     model: sdx.Retriever, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     wanted = model.recommend(model.users.all(), 8)
-    monkeypatch.setattr("softdex.retrieve.BATCH", 7)
+    monkeypatch.setattr("softdex.model.retriever.BATCH", 7)
     assert model.recommend(model.users.all(), 8, max_memory="1MiB").combine_chunks() == (
         wanted.combine_chunks()
     )
@@ -140,7 +140,7 @@ def test_the_answer_does_not_depend_on_how_much_memory_there_is(
     assert pq.read_table(tmp_path / "a.parquet").equals(wanted.table)
     keys = model.items.all()
     near = model.similar(keys, 3)
-    monkeypatch.setattr("softdex.retrieve.BATCH", 1000)
+    monkeypatch.setattr("softdex.model.retriever.BATCH", 1000)
     assert near.combine_chunks() == model.similar(keys, 3).combine_chunks()
 
 
@@ -397,7 +397,7 @@ def test_a_failure_on_the_way_leaves_the_old_file(
 ) -> None:
     near.recommend_all(tmp_path / "a.parquet", 1)
     old = (tmp_path / "a.parquet").read_bytes()
-    monkeypatch.setattr("softdex.retrieve.BATCH", 2)
+    monkeypatch.setattr("softdex.model.retriever.BATCH", 2)
     search, calls = sdx.Retriever._search, []
 
     def fails_later(self: sdx.Retriever, *given: Any, **named: Any) -> Any:

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 import softdex as sdx
-from softdex import tables
-from softdex.solve import rows
-from softdex.solve.normal_equations import (
+from softdex import messages
+from softdex.solve.closed import rows
+from softdex.solve.closed.normal_equations import (
     Quadratic,
     Shared,
     Side,
@@ -28,7 +28,7 @@ from softdex.solve.normal_equations import (
     shared_by_users,
     users_side,
 )
-from softdex.solve.rows import eigenbasis, factor, solve_by_cg, solve_exactly, systems_of
+from softdex.solve.closed.rows import eigenbasis, factor, solve_by_cg, solve_exactly, systems_of
 
 LENGTHS = [0, 1, 3, 4, 5, 8, 0, 30, 60, 2]
 
@@ -378,28 +378,28 @@ def test_compiling_is_said_when_nothing_is_kept_and_not_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(tables, "say", said.append)
+    monkeypatch.setattr(messages, "say", said.append)
     monkeypatch.setattr(rows, "_rows", compiled := Compiled(tmp_path, []))
-    tables.say_if_compiling(rows._rows, "the solver")
+    messages.say_if_compiling(rows._rows, "the solver")
     assert len(said) == 1
     assert "compiling the solver for this machine, once" in said[0]
     compiled.signatures.append("compiled by now")
-    tables.say_if_compiling(rows._rows, "the solver")
+    messages.say_if_compiling(rows._rows, "the solver")
     assert len(said) == 1
     line = compiled.py_func.__code__.co_firstlineno
     kept = tmp_path / f"rows._rows-{line}.py311.nbi"
     (tmp_path / f"rows._rows-{line - 1}.py311.nbi").touch()  # of a version before this one
     monkeypatch.setattr(rows, "_rows", Compiled(tmp_path, []))
-    tables.say_if_compiling(rows._rows, "the solver")
+    messages.say_if_compiling(rows._rows, "the solver")
     assert len(said) == 2
     kept.touch()
-    tables.say_if_compiling(rows._rows, "the solver")
+    messages.say_if_compiling(rows._rows, "the solver")
     assert len(said) == 2
     os.utime(kept, (0, 0))  # older than the source: it will be compiled again
-    tables.say_if_compiling(rows._rows, "the solver")
+    messages.say_if_compiling(rows._rows, "the solver")
     assert len(said) == 3
     monkeypatch.setattr(rows, "_rows", Compiled(None, []))
-    tables.say_if_compiling(rows._rows, "the solver")
+    messages.say_if_compiling(rows._rows, "the solver")
     assert len(said) == 4
 
 
@@ -411,7 +411,7 @@ def test_what_was_compiled_is_kept_on_disk_and_found_there() -> None:
     assert list(place.glob(f"rows._rows-{line}.*.nbc"))
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "say", said.append)
+        patch.setattr(messages, "say", said.append)
         patch.setattr(rows, "_rows", Compiled(place, []))
-        tables.say_if_compiling(rows._rows, "the solver")
+        messages.say_if_compiling(rows._rows, "the solver")
     assert said == []

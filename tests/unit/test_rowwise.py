@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from softdex.encode.table import Table
-from softdex.solve.rowwise import RowAdam, sorted_by_row, summed
+from softdex.solve.gradient.rowwise import RowAdam, sorted_by_row, summed
 
 ROWS, DIM = 11, 3
 

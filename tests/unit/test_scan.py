@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from softdex.data.ragged import Ragged, empty, group
 from softdex.errors import ShapeError
-from softdex.index import scan as module
-from softdex.index.scan import Lists, prepare, scan
-from softdex.ragged import Ragged, empty, group
+from softdex.kernels import scan as module
+from softdex.kernels.scan import Lists, prepare, scan
 
 
 class World(NamedTuple):

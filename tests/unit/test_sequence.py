@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import softdex as sdx
+from softdex.data.ragged import Ragged
 from softdex.encode.sequence import Dnn, Sequence
 from softdex.encode.table import Table
-from softdex.ragged import Ragged
 from softdex.recipes.sequence import sequence
-from softdex.solve.feed import Sequences
+from softdex.solve.gradient.feed import Sequences
 
 ITEMS, DIM, LAYERS, HEADS, HIDDEN, MOST = 20, 8, 2, 2, 12, 10
 SMALL: dict[str, Any] = {
@@ -217,8 +217,8 @@ def test_the_last_query_of_every_window_is_the_one_that_is_served(
 @pytest.mark.parametrize("objective", ["ssl", "ssl_pop", "mns", "g_tower", "bir", "xir"])
 def test_rows_that_stand_for_nobody_change_nothing_in_the_batch(objective: str) -> None:
     from softdex.index.flat import Flat
-    from softdex.score import Dot
-    from softdex.solve.in_batch import InBatch
+    from softdex.score.product import Dot
+    from softdex.solve.gradient.in_batch import InBatch
 
     generator = torch.Generator().manual_seed(0)
     items, query = (torch.randn(n, 4, generator=generator) for n in (6, 9))

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import softdex as sdx
-from softdex import artifact
 from softdex.index.flat import Flat
-from softdex.index.imi import Imi
+from softdex.index.imi.index import Imi
+from softdex.model import artifact
 
 
 @pytest.fixture(scope="module")

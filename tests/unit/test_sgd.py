@@ -10,12 +10,13 @@ import pytest
 import torch
 
 import softdex as sdx
+from softdex.machine import pick_device
 from softdex.recipes.mf import mf
-from softdex.solve import sgd
 from softdex.solve.checkpoint import FILE, LOG, Keeper
-from softdex.solve.loop import Outcome, pick_device, train
-from softdex.solve.probe import proposal_report
-from softdex.solve.sgd import Job
+from softdex.solve.gradient import trainer as sgd
+from softdex.solve.gradient.probe import proposal_report
+from softdex.solve.gradient.trainer import Job
+from softdex.solve.loop import Outcome, train
 
 SMALL: dict[str, Any] = {
     "dim": 8, "epochs": 4, "batch_size": 256, "negatives": 20, "lr": 0.02, "patience": 0,

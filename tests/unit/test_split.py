@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import softdex as sdx
-from softdex.split import SPLITS, by_name
+from softdex.data.split import SPLITS, by_name
 
 TEN = [("ann", f"i{n}", n) for n in range(10)]
 LOG = [*TEN, ("bob", "i0", 3), ("bob", "i1", 1), ("bob", "i2", 2), ("cyd", "i5", 1)]

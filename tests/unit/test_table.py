@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from softdex.encode.table import Table, Touched
-from softdex.solve.rowwise import RowAdam
+from softdex.solve.gradient.rowwise import RowAdam
 
 ROWS, DIM, B, N = 12, 4, 3, 7
 SEEDS = pytest.mark.parametrize("seed", range(4))

@@ -16,9 +16,9 @@ import softdex as sdx
 from hostile import members, with_tensors
 from softdex.errors import ArtifactError, DataError, SoftdexError
 from softdex.index.contract import Filter
-from softdex.index.tree import Tree
+from softdex.index.tree.tree import Tree
 from softdex.recipes.tree import tree as recipe
-from softdex.solve.tree import categories
+from softdex.solve.tree.loss import categories
 
 SMALL: dict[str, Any] = {
     "leaves": "random", "dim": 8, "beam": 10, "negatives": 10, "max_history": 8, "epochs": 3,
@@ -292,7 +292,7 @@ def test_what_a_device_decides_is_said(
 
 
 def test_repeats_in_what_is_excluded_count_once(fitted: sdx.Retriever) -> None:
-    from softdex.ragged import Ragged
+    from softdex.data.ragged import Ragged
 
     index = leaves(fitted)
     query = fitted.encoder(np.arange(1), fitted.seen.take(np.arange(1)))

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softdex.errors import DataError, ShapeError
-from softdex.index import tree_build
-from softdex.index.tree_build import Shape, by_category, by_vectors, item_of, random, shape_for
+from softdex.index.tree import build as tree_build
+from softdex.index.tree.build import Shape, by_category, by_vectors, item_of, random, shape_for
 
 SHAPES = [
     (Shape(1, 2, 1), 1),

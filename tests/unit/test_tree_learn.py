@@ -15,13 +15,14 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 import softdex as sdx
-from softdex import recipes
 from softdex.errors import SoftdexError
-from softdex.index.tree import Tree
-from softdex.index.tree_learn import RULES, deal, learn
-from softdex.solve import loop, sgd
-from softdex.solve import relearn as rounds_of
-from softdex.solve.tree import _looked_at
+from softdex.fit import refitted
+from softdex.index.tree.learn import RULES, deal, learn
+from softdex.index.tree.tree import Tree
+from softdex.solve import loop
+from softdex.solve.gradient import trainer as sgd
+from softdex.solve.tree import relearn as rounds_of
+from softdex.solve.tree.loss import _looked_at
 
 SMALL: dict[str, Any] = {
     "leaves": "random", "dim": 8, "beam": 10, "negatives": 10, "max_history": 8, "epochs": 4,
@@ -378,7 +379,7 @@ def test_a_refit_that_ends_in_the_warm_up_keeps_all_labels(parts: sdx.Split) -> 
     model = sdx.fit("otm", parts.train, valid=parts.valid, **given)
     model.info["training"]["best_epoch"] = 2
     assert parts.valid is not None
-    again = recipes.refitted("otm", model.options, parts.train, parts.valid, model)
+    again = refitted("otm", model.options, parts.train, parts.valid, model)
     assert again.info["refitted"]
     assert (again.options["rectify"], again.options["warm_up"]) == ("none", 0)
 

@@ -12,8 +12,9 @@ import pytest
 import softdex as sdx
 from softdex import recipes
 from softdex.errors import SoftdexError
-from softdex.learn import METRIC
-from softdex.solve import als, loop
+from softdex.fit import METRIC
+from softdex.solve import loop
+from softdex.solve.closed import als
 from softdex.tune import Tuned, _spread, tune
 
 FIXED: dict[str, Any] = {"dim": 8, "epochs": 9, "patience": 0, "device": "cpu"}

@@ -11,10 +11,10 @@ import torch
 
 import softdex as sdx
 from softdex.index.flat import Flat
-from softdex.index.imi import Imi
+from softdex.index.imi.index import Imi
 from softdex.recipes.two_tower import two_tower
-from softdex.score import Dot
-from softdex.solve.in_batch import OBJECTIVES, InBatch
+from softdex.score.product import Dot
+from softdex.solve.gradient.in_batch import OBJECTIVES, InBatch
 
 SMALL: dict[str, Any] = {"dim": 8, "batch_size": 64, "lr": 0.03, "patience": 0, "device": "cpu"}
 every_objective = pytest.mark.parametrize("objective", OBJECTIVES)

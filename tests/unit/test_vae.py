@@ -13,11 +13,11 @@ import torch
 
 import softdex as sdx
 from softdex import recipes
+from softdex.data.ragged import Ragged
 from softdex.encode.history import Vae
-from softdex.index.imi import Imi
-from softdex.ragged import Ragged
-from softdex.solve.compose import PROPOSALS, automatic
-from softdex.solve.feed import Histories
+from softdex.index.imi.index import Imi
+from softdex.recipes.compose import PROPOSALS, automatic
+from softdex.solve.gradient.feed import Histories
 
 ITEMS, HIDDEN, LATENT, DIM = 12, 6, 3, 5
 SMALL: dict[str, Any] = {

@@ -1,0 +1,5 @@
+"""The command line."""
+
+from softdex.cli.app import main
+
+__all__ = ["main"]

@@ -16,9 +16,11 @@ import pyarrow as pa
 import typer
 from rich.console import Console
 
-from softdex import __version__, recipes, report, run
-from softdex.artifact import plain
-from softdex.cli_options import (
+from softdex import __version__, recipes
+from softdex.cli import run
+from softdex.cli.demo import run_demo
+from softdex.cli.doctor import examine
+from softdex.cli.options import (
     AsJson,
     BadRows,
     Config,
@@ -41,18 +43,20 @@ from softdex.cli_options import (
     Users,
     Weight,
 )
-from softdex.demo import run_demo
-from softdex.doctor import examine
+from softdex.data.holdout import Split
 from softdex.errors import SoftdexError, choose
-from softdex.evaluate import Result
-from softdex.explain import draw
-from softdex.explain_look import TREES, look
-from softdex.explain_near import draw_near, near
-from softdex.export import key_file
-from softdex.holdout import Split
-from softdex.retrieve import Retriever, load, versions
-from softdex.tables import Rows, grid, say
-from softdex.threads import set_threads
+from softdex.evaluate import report
+from softdex.evaluate.evaluate import Result
+from softdex.explain.draw import draw
+from softdex.explain.look import TREES, look
+from softdex.explain.near import draw_near, near
+from softdex.fit import fit as train
+from softdex.machine import set_threads
+from softdex.messages import say
+from softdex.model.artifact import plain
+from softdex.model.export import key_file
+from softdex.model.retriever import Retriever, load, versions
+from softdex.tables import Rows, grid
 
 COLUMNS = ("user", "item", "time", "rating", "weight")
 app = typer.Typer(
@@ -521,7 +525,7 @@ def _fit_all(
     results, seconds, training = {}, {}, {}
     for name in names:
         began = time.perf_counter()
-        model: Retriever = recipes.fit(name, parts.train, valid=parts.valid)
+        model: Retriever = train(name, parts.train, valid=parts.valid)
         seconds[name] = time.perf_counter() - began
         say(f"trained {name} in {seconds[name]:.1f} s")
         results[name] = model.evaluate(parts.test, **rules)

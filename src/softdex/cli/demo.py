@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softdex import recipes, report, run, split, synthetic
-from softdex.evaluate import Result
-from softdex.interactions import Interactions
-from softdex.retrieve import versions
-from softdex.tables import Rows, say
+from softdex import recipes, synthetic
+from softdex.cli import run
+from softdex.data import split
+from softdex.data.interactions import Interactions
+from softdex.evaluate import report
+from softdex.evaluate.evaluate import Result
+from softdex.fit import fit
+from softdex.messages import say
+from softdex.model.retriever import versions
+from softdex.tables import Rows
 
 CUTOFFS = (1, 5, 10, 20, 50)
 SMALL = {"dim": 32, "negatives": 100, "epochs": 20}  # enough here, and done in three minutes
@@ -79,7 +84,7 @@ def run_demo(out: Path, users: int, items: int, seed: int) -> Outcome:
         began = time.perf_counter()
         known = set(recipes.choices(name)) - set(recipes.unread(name, recipes.options(name)))
         small: dict[str, Any] = {n: v for n, v in SMALL.items() if n in known}
-        model = recipes.fit(name, parts.train, valid=parts.valid, **small, **SMALLER.get(name, {}))
+        model = fit(name, parts.train, valid=parts.valid, **small, **SMALLER.get(name, {}))
         seconds = time.perf_counter() - began
         results[name] = model.evaluate(parts.test, cutoffs)
         extra[name] = {

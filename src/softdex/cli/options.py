@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from softdex.split import SPLITS
+from softdex.data.split import SPLITS
 
 DATA, SPLIT, OUTPUT = "Data", "Split", "Output"
 Source = Annotated[

@@ -14,18 +14,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from softdex import recipes
-from softdex import split as splits
-from softdex.artifact import plain, write_atomically
-from softdex.catalogue import listed
+from softdex.data import split as splits
+from softdex.data.holdout import Holdout, Split
+from softdex.data.interactions import Interactions
+from softdex.data.keys import as_list
+from softdex.data.read import read
 from softdex.errors import DataError, SoftdexError, choose
-from softdex.evaluate import CONVENTIONS, Result
-from softdex.holdout import Holdout, Split
-from softdex.interactions import Interactions
+from softdex.evaluate.evaluate import CONVENTIONS, Result
+from softdex.files import write_atomically
+from softdex.fit import fit as train_model
+from softdex.fit import refitted
+from softdex.machine import parse_bytes
+from softdex.messages import say
+from softdex.model.artifact import plain
+from softdex.model.retriever import MODEL_FILE, Retriever, load
 from softdex.options import check, kinds
-from softdex.read import read
-from softdex.retrieve import MODEL_FILE, Retriever, load
 from softdex.solve.checkpoint import FILE as CHECKPOINT
-from softdex.tables import parse_bytes, say
 from softdex.tune import tune
 
 CONFIG, METRICS, SETTINGS = "config.toml", "metrics.json", "settings.json"
@@ -117,7 +121,7 @@ def _check_measure(rules: Mapping[str, Any]) -> None:
     for name, known in RULES.items():
         if rules.get(name) is not None:
             choose("evaluate", f"value of {name}", rules[name], known)
-    cutoffs = listed(rules.get("k", 1))
+    cutoffs = as_list(rules.get("k", 1))
     if not cutoffs or min(cutoffs) < 1:
         raise SoftdexError(f"evaluate: expected cut-offs of at least 1, got {cutoffs}.")
     if "max_memory" in rules:
@@ -164,7 +168,7 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
         if fitting.get("tune") is not None:
             model = _tune(plan, train, valid)
         else:
-            model = recipes.fit(name, train, valid=valid, **fitting, **plan.get("options", {}))
+            model = train_model(name, train, valid=valid, **fitting, **plan.get("options", {}))
     except BaseException as error:
         if not (out / CHECKPOINT).exists():  # nothing to go on with: leave the folder as it was
             _put_back(out, before)
@@ -228,7 +232,7 @@ def _tune(plan: Plan, train: Interactions, valid: Holdout | None) -> Retriever:
     save_text(out / SETTINGS, json.dumps(plain(list(found.settings)), indent=1) + "\n")
     if not how.get("refit"):
         return found.model
-    return recipes.refitted(name, found.model.options, train, valid, found.model)
+    return refitted(name, found.model.options, train, valid, found.model)
 
 
 def _put_back(out: Path, config: bytes | None) -> None:

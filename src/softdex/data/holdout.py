@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import scipy.sparse as sp
 
+from softdex.data.interactions import Interactions
+from softdex.data.keys import Keys
+from softdex.data.ragged import Ragged, group
 from softdex.errors import DataError
-from softdex.interactions import Interactions
-from softdex.keys import Keys
-from softdex.ragged import Ragged, group
-from softdex.tables import Record, say
+from softdex.messages import say
+from softdex.tables import Record
 
 TRAIN, VALID, TEST, VALID_INPUT, TEST_INPUT, DROPPED = range(6)
 

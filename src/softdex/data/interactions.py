@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import scipy.sparse as sp
 
+from softdex.data.keys import Keys
+from softdex.data.ragged import Ragged, group
 from softdex.errors import DataError, choose
-from softdex.keys import Keys
-from softdex.ragged import Ragged, group
 from softdex.tables import Record
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from softdex.errors import DataError, nearest, some
+from softdex.errors import DataError, SoftdexError, nearest, some
 
+REFUSED = (pa.ArrowException, OverflowError, TypeError)
 FEW = 64  # below this many keys, bisecting beats building a hash table
 
 
@@ -289,3 +290,20 @@ def _encode_integers(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return values, offset.astype(np.int32)
     rank = np.cumsum(present, dtype=np.int32) - 1
     return values, rank[offset].astype(np.int32, copy=False)
+
+
+def as_list(keys: Any) -> Any:
+    """Keys that can be gone through more than once; one key as a list of one."""
+    if isinstance(keys, (str, bytes, pa.Scalar)) or not isinstance(keys, Iterable):
+        return [keys]
+    return list(keys) if isinstance(keys, Iterator) else keys
+
+
+def find(keys: Keys, given: Any, where: str, what: str, *, known: bool = True) -> np.ndarray:
+    """The row of each key; one that is not known is an error, or -1 where `known` is False."""
+    try:
+        return keys.rows(given, where, what) if known else keys.lookup(given)
+    except REFUSED as error:
+        raise SoftdexError(
+            f"{where}: expected {what} as a list of keys, got {type(given).__name__} ({error})."
+        ) from None

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
 
-from softdex import delimited
+from softdex.data import delimited
+from softdex.data.interactions import Interactions
+from softdex.data.keys import Keys, encode, plain, range_keys
+from softdex.data.sources import Loaded, Source, nulls, numbers, open_source
 from softdex.errors import DataError, choose, nearest, some
-from softdex.interactions import Interactions
-from softdex.keys import Keys, encode, plain, range_keys
-from softdex.sources import Loaded, Source, nulls, numbers, open_source
-from softdex.tables import say
+from softdex.messages import say
 
 NAMES = {
     "user": "user userid uid users session sessionid customer customerid member memberid visitor "

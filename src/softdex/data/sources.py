@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from softdex import delimited
+from softdex.data import delimited
+from softdex.data.interactions import Interactions
+from softdex.data.keys import chunked, plain, without_views
 from softdex.errors import DataError, nearest, some
-from softdex.interactions import Interactions
-from softdex.keys import chunked, plain, without_views
 
 TEXT = (".csv", ".tsv", ".txt", ".dat", ".data", ".inter")
 PARQUET = (".parquet", ".pq")

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from softdex.errors import DataError, choose, nearest
-from softdex.holdout import (
+from softdex.data.holdout import (
     DROPPED,
     TEST,
     TEST_INPUT,
@@ -26,7 +25,8 @@ from softdex.holdout import (
     assemble,
     join,
 )
-from softdex.interactions import Interactions
+from softdex.data.interactions import Interactions
+from softdex.errors import DataError, choose, nearest
 
 
 def per_user(

@@ -1,0 +1,5 @@
+"""Training across processes."""
+
+from softdex.distributed.gathered import Gathered, gathered
+
+__all__ = ["Gathered", "gathered"]

@@ -9,8 +9,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
+from softdex.data.ragged import Ragged
 from softdex.errors import SoftdexError
-from softdex.ragged import Ragged
 
 
 @final

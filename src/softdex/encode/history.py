@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
+from softdex.data.ragged import Ragged
 from softdex.encode.table import Table, table_of
-from softdex.ragged import Ragged
 
 
 def padded(history: Ragged, length: int) -> Tensor:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, relu, scaled_dot_product_attention
 
+from softdex.data.ragged import Ragged
 from softdex.encode.history import latest
 from softdex.encode.table import Table
-from softdex.ragged import Ragged
 
 
 def at_the_end(states: Tensor, ids: Tensor) -> Tensor:

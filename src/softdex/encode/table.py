@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
-from softdex.ragged import Ragged
+from softdex.data.ragged import Ragged
 
 
 class Touched(NamedTuple):
@@ -180,7 +180,7 @@ def fused_for(tensor: Tensor) -> Any:
 @functools.cache
 def _fused() -> Any:
     try:
-        return importlib.import_module("softdex.fused")
+        return importlib.import_module("softdex.kernels.rows_gpu")
     except ImportError:  # no Triton on this system
         return None
 

@@ -9,10 +9,11 @@ from typing import Any, final
 
 import numpy as np
 
+from softdex.data.holdout import Card, Holdout
+from softdex.data.ragged import Ragged
 from softdex.errors import SoftdexError, UnknownName, choose, nearest
-from softdex.holdout import Card, Holdout
-from softdex.ragged import Ragged
-from softdex.tables import Rows, progress, render
+from softdex.messages import progress
+from softdex.tables import Rows, render
 
 METRICS = ("precision", "recall", "f", "ndcg", "mrr", "map", "hit")
 CONVENTIONS = {

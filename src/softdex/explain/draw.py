@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from softdex.explain_look import (
+from softdex.evaluate.report import STYLE
+from softdex.explain.look import (
     AREA,
     DOT,
     EXACT,
@@ -30,8 +31,7 @@ from softdex.explain_look import (
     look,
     numbered,
 )
-from softdex.report import STYLE
-from softdex.retrieve import Retriever
+from softdex.model.retriever import Retriever
 
 FLAT, TALL, GAP = 64, 156, 54  # heights of boxes whose text lies or stands, and of the edges
 SIZE = 11  # of text

@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from softdex.catalogue import find, listed
+from softdex.data.keys import as_list, find
+from softdex.data.ragged import Ragged, offsets
 from softdex.encode.history import Recent
 from softdex.errors import SoftdexError, nearest
 from softdex.index.contract import Filter
-from softdex.index.tree import Allowed, Tree
+from softdex.index.tree.tree import Allowed, Tree
+from softdex.model.retriever import Retriever
 from softdex.options import check, within
-from softdex.ragged import Ragged, offsets
-from softdex.retrieve import Retriever
 
 EXACT = 200_000  # items up to which there is an exact search, too
 PATHS, LOST = 50, 10  # of the list, and of what the beam lost: items whose ways are drawn
@@ -179,11 +179,11 @@ def _past(model: Retriever, user: Any, history: Sequence[Any] | None) -> Ragged:
     if (user is None) == (history is None):
         raise SoftdexError("explain: expected a user or a history, and not both.")
     if history is not None:
-        ids = find(model.items, listed(history), "explain", "items in history")
+        ids = find(model.items, as_list(history), "explain", "items in history")
         if not len(ids):
             raise SoftdexError("explain: the history is empty. Name at least one item.")
         return Ragged(offsets(np.array([len(ids)])), ids)
-    rows = find(model.users, listed(user), "explain", "users")
+    rows = find(model.users, as_list(user), "explain", "users")
     if len(rows) != 1:
         raise SoftdexError(f"explain: expected one user, got {len(rows)}.")
     past = model.seen.take(rows)
@@ -330,7 +330,7 @@ class Names:
         self.had = np.bincount(had, minlength=len(self.keys)) > 0
         self.table = pa.table({}) if model.item_table is None else model.item_table
         known = self.table.column_names
-        given = [] if columns is None else list(dict.fromkeys(listed(columns)))
+        given = [] if columns is None else list(dict.fromkeys(as_list(columns)))
         for name in given:
             if name not in known:
                 raise SoftdexError(f"explain: no item column {name!r}. {nearest(name, known)}")

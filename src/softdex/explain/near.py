@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from softdex.catalogue import find
+from softdex.data.keys import find
 from softdex.errors import SoftdexError
-from softdex.explain import lines, page
-from softdex.explain_look import Names, above, counted, items_under, tree_of
-from softdex.index.tree import Tree
-from softdex.retrieve import Retriever
+from softdex.explain.draw import lines, page
+from softdex.explain.look import Names, above, counted, items_under, tree_of
+from softdex.index.tree.tree import Tree
+from softdex.model.retriever import Retriever
 
 LEAVES = 32  # that are drawn, at most, unless siblings alone are more
 LINE, STEP, WIDTH = 21, 142, 1200  # heights of lines, and widths of levels and of the picture

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol, Self, final
 import torch
 from torch import Tensor
 
+from softdex.data.ragged import Ragged
 from softdex.errors import DataError, some
-from softdex.ragged import Ragged
 
 MAX_MEMORY = 512 * 2**20  # bytes of scores a search may hold at a time, unless told otherwise
 

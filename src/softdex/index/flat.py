@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from softdex.data.ragged import Ragged
 from softdex.errors import ShapeError
 from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, edited
-from softdex.ragged import Ragged
-from softdex.score import Scorer
+from softdex.score.product import Scorer
 
 CELL = 12  # bytes a (query, item) cell costs while a block is ranked: score, copy, flags
 BLOCK = 96 * 2**20  # larger blocks are no faster (they leave the caches)

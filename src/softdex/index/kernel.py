@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from softdex.errors import ShapeError
 from softdex.index.contract import Draws, edited
 from softdex.index.flat import Exact
-from softdex.score import Product
+from softdex.score.product import Product
 
 GATHER = 24  # fetching one item's vector costs about as much as scoring this many in a row
 FLOATS = 2**24  # what a tile of draws may hold at a time

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from softdex.index.contract import Draws, edited
 from softdex.index.flat import Exact
-from softdex.score import Scorer
+from softdex.score.product import Scorer
 
 
 @final

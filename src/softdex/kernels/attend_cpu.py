@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad, prelu
 
-from softdex.lanes import LANES, bend, load, mul_add, next_rows, product, store, total_of
-from softdex.tables import say_if_compiling
+from softdex.kernels.lanes import LANES, bend, load, mul_add, next_rows, product, store, total_of
+from softdex.messages import say_if_compiling
 
 FAST = {"contract", "reassoc", "nsz"}
 BLOCK = 64  # nodes at a time: what is computed of them stays in the nearest cache
@@ -131,7 +131,7 @@ def _kernels(given: tuple[Tensor, ...], short: bool) -> _Kernels | None:
 @functools.cache
 def _fused() -> Any:
     try:
-        return importlib.import_module("softdex.fused_attend")
+        return importlib.import_module("softdex.kernels.attend_gpu")
     except ImportError:  # no Triton on this system
         return None
 

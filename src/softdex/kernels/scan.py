@@ -21,9 +21,9 @@ import torch
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from softdex.data.ragged import Ragged
 from softdex.errors import ShapeError
-from softdex.ragged import Ragged
-from softdex.tables import say_if_compiling
+from softdex.messages import say_if_compiling
 
 REACH = 2.4  # of the deviations, in a direction, of a cell's items from their words: lifts the cell
 LEAST = np.float32(-3e38)  # every priority of a cell with items is above it

@@ -13,10 +13,9 @@ import io
 import json
 import math
 import os
-import secrets
 import struct
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ import safetensors.torch
 from torch import Tensor
 
 from softdex.errors import ArtifactError
+from softdex.files import write_atomically
 
 FORMAT, VERSION = "softdex", 1
 MEMBERS = ("manifest.json", "tensors.safetensors", "users.arrow", "items.arrow")
@@ -65,28 +65,6 @@ def write(path: Path, contents: Contents) -> None:
     write_atomically(path, lambda file: _pack(file, parts))
 
 
-def write_atomically(path: Path, fill: Callable[[Any], object]) -> None:
-    """Let `fill(file)` write a temporary file, then put it in the place of `path` at once."""
-    name = path.parent / f".softdex-{secrets.token_hex(6)}.part"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():
-            raise OSError(0, "it is a folder or a device")
-        with name.open("x+b") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        name.replace(path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            name.unlink()
-        if isinstance(error, OSError):
-            raise ArtifactError(f"save: cannot write {path} ({error.strerror or error}).") from None
-        raise
-    with contextlib.suppress(OSError):  # the file is in its place; not every system can do this
-        _sync_folder(path.parent)
-
-
 def plain(value: Any) -> Any:
     """A value as JSON holds it: numpy numbers as numbers, what is not finite as null."""
     if isinstance(value, Mapping):
@@ -119,14 +97,6 @@ def _arrow_bytes(table: pa.Table) -> bytes:
     with pa.ipc.new_file(out, table.schema) as writer:
         writer.write_table(table.combine_chunks())
     return out.getvalue()
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 # read --------------------------------------------------------------------------------------------

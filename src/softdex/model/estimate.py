@@ -16,16 +16,15 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from softdex.catalogue import find, listed
+from softdex.data.holdout import Holdout
+from softdex.data.keys import Keys, as_list, find
+from softdex.data.ragged import Ragged, group
 from softdex.encode.history import padded
 from softdex.errors import DataError, SoftdexError
-from softdex.export import with_vectors
-from softdex.holdout import Holdout
-from softdex.keys import Keys
+from softdex.model.export import with_vectors
+from softdex.model.kinds import TEMPERATURES
 from softdex.objective.softmax import log_mass
-from softdex.parts import TEMPERATURES
-from softdex.ragged import Ragged, group
-from softdex.score import Dot, Product
+from softdex.score.product import Dot, Product
 
 SAMPLE = 2000  # users that a temperature is fitted on
 ROWS = 64  # users whose masked items are scored at a time
@@ -94,7 +93,7 @@ def asked(items: Keys, keys: Any, users: int) -> np.ndarray:
     """Rows of the items asked for: (N,) for everybody, or (B, N) where each user has a list."""
     if keys is None:
         return np.arange(len(items))
-    cells = listed(keys)
+    cells = as_list(keys)
     lists = [list(c) for c in cells if isinstance(c, Iterable) and not isinstance(c, (str, bytes))]
     if not lists:
         return find(items, cells, "log_prob", "items")

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from softdex.artifact import write_atomically
+from softdex.data.keys import Keys
 from softdex.errors import SoftdexError
-from softdex.keys import Keys
-from softdex.score import Cosine, Dot, Product
+from softdex.files import write_atomically
+from softdex.score.product import Cosine, Dot, Product
 
 CARD = "softdex"  # the entry of the key file's metadata that says what the index holds
 TOO_SMALL = re.compile(r"(?<!\d)0+(?!\d)|(HNSW|NSG)0*1(?!\d)")  # faiss dies of these, or hangs

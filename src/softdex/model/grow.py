@@ -12,27 +12,26 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from softdex import grow_tree
-from softdex.catalogue import find, listed
-from softdex.encode.features import Tower
+from softdex.data.interactions import Interactions
+from softdex.data.keys import Keys, as_list, find, merge
+from softdex.data.ragged import Ragged, group
+from softdex.data.read import read_table
+from softdex.encode.features.tower import Tower
 from softdex.encode.history import Vae
 from softdex.encode.table import Table
 from softdex.errors import DataError, SoftdexError, choose, some
 from softdex.index.flat import Flat
-from softdex.index.imi import build, codewords_for
-from softdex.index.tree import Tree
-from softdex.interactions import Interactions
-from softdex.keys import Keys, merge
+from softdex.index.imi.index import build, codewords_for
+from softdex.index.tree.tree import Tree
+from softdex.messages import say
+from softdex.model import grow_tree
+from softdex.model.kinds import ENCODERS, kind_of, reading
 from softdex.objective.softmax import log_mass
 from softdex.options import fits
-from softdex.parts import ENCODERS, kind_of, reading
-from softdex.ragged import Ragged, group
-from softdex.read import read_table
-from softdex.score import Cosine, Dot
-from softdex.solve.fold_in import FoldIn
-from softdex.solve.newcomers import chosen_users, newcomers
-from softdex.solve.normal_equations import row_sums
-from softdex.tables import say
+from softdex.score.product import Cosine, Dot
+from softdex.solve.closed.fold_in import FoldIn
+from softdex.solve.closed.normal_equations import row_sums
+from softdex.solve.gradient.new_items import chosen_users, newcomers
 
 MOST_WORDS = 4096
 ASKED = 500  # users on whose queries an index is tuned
@@ -144,7 +143,7 @@ def _new_rows(model: Model, log: Interactions) -> dict[str, Tensor]:
 
 def edit_items(model: Model, items: Any, where: str, *, living: bool) -> None:
     """Take items out of the index of a model, or put them back."""
-    rows = torch.from_numpy(find(model.items, listed(items), where, "items").astype(np.int64))
+    rows = torch.from_numpy(find(model.items, as_list(items), where, "items").astype(np.int64))
     if not living:
         model.index = model.index.delete(rows)
     elif isinstance(model.index, Tree):

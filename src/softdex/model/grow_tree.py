@@ -12,13 +12,13 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from softdex.din import Din
+from softdex.data.interactions import Interactions
+from softdex.data.ragged import Ragged
 from softdex.encode.table import Table
 from softdex.errors import DataError
-from softdex.index.tree import Tree
-from softdex.index.tree_learn import Stage, Weigh, by_histories, open_slots, seat
-from softdex.interactions import Interactions
-from softdex.ragged import Ragged
+from softdex.index.tree.learn import Stage, Weigh, by_histories, open_slots, seat
+from softdex.index.tree.tree import Tree
+from softdex.score.din import Din
 
 EVENTS = 1024  # at a time
 BLOCK = 256  # new items whose likeness to all slots is held at a time

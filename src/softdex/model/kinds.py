@@ -14,21 +14,21 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from softdex.artifact import Contents, check_kinds
-from softdex.catalogue import plain_type
-from softdex.din import NORMS, Din
-from softdex.encode.columns import Encoded, columns_from_json
+from softdex.data.arrow import plain_type
 from softdex.encode.counting import Anyone, Neighbours
-from softdex.encode.features import Tower
+from softdex.encode.features.columns import Encoded, columns_from_json
+from softdex.encode.features.tower import Tower
 from softdex.encode.history import Mixed, Recent, Vae
 from softdex.encode.sequence import Dnn, Sequence
 from softdex.encode.table import Users
 from softdex.errors import ArtifactError
 from softdex.index.flat import Flat
-from softdex.index.imi import Imi
-from softdex.index.tree import Tree
-from softdex.score import Constant, Cosine, Dot, Sparse
-from softdex.solve.fold_in import FoldIn
+from softdex.index.imi.index import Imi
+from softdex.index.tree.tree import Tree
+from softdex.model.artifact import Contents, check_kinds
+from softdex.score.din import NORMS, Din
+from softdex.score.product import Constant, Cosine, Dot, Sparse
+from softdex.solve.closed.fold_in import FoldIn
 
 FLOATS, LONGS, INTS = torch.float32, torch.int64, torch.int32
 DOUBLES, FLAGS = torch.float64, torch.bool

@@ -16,25 +16,29 @@ import scipy
 import torch
 from torch import Tensor
 
-from softdex import artifact, estimate, grow
-from softdex.catalogue import allowed, check_columns, find, listed, plain_table
-from softdex.din import Din
+from softdex.data.arrow import plain_table
+from softdex.data.holdout import Holdout
+from softdex.data.interactions import Interactions
+from softdex.data.keys import Keys, as_list, find, restore
+from softdex.data.ragged import Ragged, empty, offsets
 from softdex.encode.counting import Anyone, Neighbours
-from softdex.encode.features import Tower
+from softdex.encode.features.tower import Tower
 from softdex.encode.history import Mixed, Recent, Vae
 from softdex.encode.sequence import Dnn
 from softdex.encode.sequence import Sequence as HistorySequence
 from softdex.encode.table import Users
 from softdex.errors import DataError, SoftdexError, choose, some
-from softdex.evaluate import Result, evaluate
-from softdex.holdout import Holdout
+from softdex.evaluate.evaluate import Result, evaluate
+from softdex.files import write_atomically
 from softdex.index.contract import MAX_MEMORY, Filter, Hits
 from softdex.index.flat import Flat
-from softdex.index.imi import Imi
-from softdex.index.tree import Tree
-from softdex.interactions import Interactions
-from softdex.keys import Keys, restore
-from softdex.parts import (
+from softdex.index.imi.index import Imi
+from softdex.index.tree.tree import Tree
+from softdex.machine import parse_bytes
+from softdex.messages import progress
+from softdex.model import artifact, estimate, grow
+from softdex.model.filter import allowed, check_columns
+from softdex.model.kinds import (
     NOT_INFO,
     kind_of,
     not_finite,
@@ -44,11 +48,10 @@ from softdex.parts import (
     saved_tensors,
     saved_tower,
 )
-from softdex.ragged import Ragged, empty, offsets
-from softdex.recommendations import Recommendations
-from softdex.score import Constant, Cosine, Dot, Sparse
-from softdex.solve.fold_in import FoldIn
-from softdex.tables import parse_bytes, progress
+from softdex.model.recommendations import Recommendations
+from softdex.score.din import Din
+from softdex.score.product import Constant, Cosine, Dot, Sparse
+from softdex.solve.closed.fold_in import FoldIn
 
 Encoder = Anyone | Neighbours | Users | Mixed | Vae | Recent | HistorySequence | Dnn | FoldIn
 AnyScorer = Constant | Dot | Cosine | Sparse | Din
@@ -185,7 +188,7 @@ class Retriever:
                         return
                     table = following
 
-        artifact.write_atomically(Path(path), fill)
+        write_atomically(Path(path), fill)
         return count
 
     def similar(
@@ -200,7 +203,7 @@ class Retriever:
     ) -> Recommendations:
         """The k items most like each of these, as a table (item, rank, similar, score, ...)."""
         columns, k = check_columns(self.item_table, columns), self._length("similar", k)
-        rows = find(self.items, listed(items), "similar", "items")
+        rows = find(self.items, as_list(items), "similar", "items")
         mask = allowed(self.items, self.item_table, allow, deny, where)
         tables = []
         for part in _blocks(len(rows), self._batch(MAX_MEMORY, k)):
@@ -224,7 +227,7 @@ class Retriever:
     ) -> Result:
         """Metrics on a holdout; see `softdex.evaluate.evaluate` for the arguments."""
         self.check(holdout)
-        limit, cutoffs = parse_bytes(max_memory), [_whole("evaluate", c) for c in listed(k)]
+        limit, cutoffs = parse_bytes(max_memory), [_whole("evaluate", c) for c in as_list(k)]
         most = max(1000, len(self.items))
         if max(cutoffs, default=1) > most:
             raise SoftdexError(f"evaluate: expected k of at most {most:,}, got {max(cutoffs):,}.")
@@ -329,7 +332,7 @@ class Retriever:
             path: of the index.
             factory: the kind of index, as faiss writes it: `Flat`, `IVF1024,Flat`, `HNSW32` ...
         """
-        from softdex.export import to_faiss
+        from softdex.model.export import to_faiss
 
         return to_faiss(self, Path(path), factory)
 
@@ -340,7 +343,7 @@ class Retriever:
 
         Their inner products with the vectors of the index are the scores of `recommend`.
         """
-        from softdex import export
+        from softdex.model import export
 
         scorer = export.with_vectors(self, "query_vectors")
         _, rows, past = self._who("query_vectors", users, history, "error")
@@ -521,7 +524,7 @@ class Retriever:
         if users is None:
             assert past is not None
             return pa.array(np.arange(len(past))), np.full(len(past), -1), past
-        keys = listed(users)
+        keys = as_list(users)
         known = unknown == "error" and past is None
         rows = find(self.users, keys, where, "users", known=known)
         if past is not None:
@@ -553,7 +556,7 @@ class Retriever:
             return pa.array([str(cell) for cell in cells])
 
     def _past(self, where: str, history: Sequence[Sequence[Any]], unknown: str) -> Ragged:
-        lists = listed(history)
+        lists = as_list(history)
         if not all(isinstance(h, Iterable) and not isinstance(h, (str, bytes)) for h in lists):
             raise SoftdexError(f"{where}: expected history=[[item, ...], ...], one list per user.")
         lists = [list(h) for h in lists]

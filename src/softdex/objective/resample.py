@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from softdex.encode.table import fused_for
-from softdex.tables import say_if_compiling
+from softdex.messages import say_if_compiling
 
 BLOCK_CELLS = 2**24  # (row, candidate) pairs whose draws are counted at a time on a GPU
 

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from softdex.encode.columns import learn_columns
-from softdex.encode.features import Tower, tower
+from softdex.data.interactions import Interactions
+from softdex.encode.features.columns import learn_columns
+from softdex.encode.features.tower import Tower, tower
 from softdex.encode.history import Mixed, latest
 from softdex.encode.table import Users
 from softdex.errors import SoftdexError
 from softdex.index.contract import Index
-from softdex.index.imi import build, popularity_weight
+from softdex.index.imi.index import build, popularity_weight
 from softdex.index.kernel import Kernel
 from softdex.index.popularity import Popularity
 from softdex.index.uniform import Uniform
-from softdex.interactions import Interactions
+from softdex.messages import say
 from softdex.objective.binary import bce
+from softdex.objective.contract import Loss
 from softdex.objective.pairwise import bpr, dns, self_adversarial
 from softdex.objective.sampled import sampled_softmax
 from softdex.objective.softmax import log_mass
-from softdex.score import Cosine, Dot, Product
-from softdex.tables import say
+from softdex.score.product import Cosine, Dot, Product
 
 CPU_WORK, GPU_WORK = 1e9, 1e11  # multiplications of a full softmax that a sampled step costs
 MANY = 1_000_000
@@ -46,9 +46,6 @@ READ_BY_INDEX = (
     ("codewords", "index", ("auto", *IMI)),
     ("refit_every", "index", ("auto", "kernel", *IMI)),
 )
-Loss = Callable[[Index, Tensor, Tensor, torch.Generator], Tensor]
-"""(index, query, target, generator) -> loss of each target; target is (B,), or (B, P) with -1 where
-there is none (any loss there: its weight is 0)."""
 
 
 class Features(NamedTuple):

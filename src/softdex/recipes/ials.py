@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from softdex.interactions import Interactions
-from softdex.solve import normal_equations
-from softdex.solve.als import Job, initial
+from softdex.data.interactions import Interactions
+from softdex.solve.closed import normal_equations
+from softdex.solve.closed.als import Job, initial
+from softdex.solve.closed.rows import STEPS
 from softdex.solve.loop import Schedule
-from softdex.solve.rows import STEPS
 
 SPACE = {"alpha": (0.001, 0.3), "lam": (0.0005, 0.05), "dim": [64, 128, 256]}
 WORDS = {"reg": normal_equations.REGULARISERS}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from softdex.data.interactions import Interactions
 from softdex.encode.counting import Neighbours
-from softdex.interactions import Interactions
-from softdex.score import Sparse
-from softdex.solve.neighbours import cosine_neighbours
+from softdex.score.product import Sparse
+from softdex.solve.closed.neighbours import cosine_neighbours
 
 SPACE = {
     "neighbours": [20, 50, 100, 200, 500, 1000],

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
-from softdex.interactions import Interactions
-from softdex.solve.compose import (
+from softdex.machine import pick_device
+from softdex.recipes.compose import (
     ENCODERS,
     IDS,
     PROPOSALS,
@@ -20,8 +21,8 @@ from softdex.solve.compose import (
     is_shared,
     towers,
 )
-from softdex.solve.loop import Schedule, pick_device
-from softdex.solve.sgd import Composition, Job, Settings
+from softdex.solve.gradient.trainer import Composition, Job, Settings
+from softdex.solve.loop import Schedule
 
 ABOUT = {
     "softmax": "Vectors by the full softmax over all items: the best loss, cost grows with them.",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from softdex.data.interactions import Interactions
 from softdex.encode.counting import Anyone
 from softdex.errors import SoftdexError
-from softdex.interactions import Interactions
-from softdex.score import Constant
+from softdex.score.product import Constant
 
 POSITIVE = ("half_life",)
 

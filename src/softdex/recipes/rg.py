@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 
+from softdex.data.interactions import Interactions
 from softdex.encode.history import Mixed
 from softdex.errors import SoftdexError
-from softdex.interactions import Interactions
 from softdex.objective.taylor import rg_of_vectors
-from softdex.score import Dot
-from softdex.solve import newton_job, normal_equations
-from softdex.solve.als import Job, closed, initial, with_fold_in
-from softdex.solve.fold_in import FoldIn
+from softdex.score.product import Dot
+from softdex.solve.closed import newton_job, normal_equations
+from softdex.solve.closed.als import Job, closed, initial, with_fold_in
+from softdex.solve.closed.fold_in import FoldIn
+from softdex.solve.closed.normal_equations import Quadratic
+from softdex.solve.closed.rows import STEPS
 from softdex.solve.loop import Schedule
-from softdex.solve.normal_equations import Quadratic
-from softdex.solve.rows import STEPS
 
 ABOUT = {
     "rg2": "Vectors by the softmax expanded to squares, in closed form: fast, few sweeps.",

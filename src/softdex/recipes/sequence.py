@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from softdex.data.interactions import Interactions
 from softdex.encode.sequence import Dnn, Sequence
 from softdex.errors import SoftdexError
 from softdex.index.contract import Index
 from softdex.index.flat import Flat
-from softdex.index.imi import log_popularity
-from softdex.interactions import Interactions
-from softdex.score import Dot
-from softdex.solve.compose import (
+from softdex.index.imi.index import log_popularity
+from softdex.machine import pick_device
+from softdex.recipes.compose import (
     IDS,
     PROPOSALS,
     READ_BY_INDEX,
@@ -24,9 +24,10 @@ from softdex.solve.compose import (
     automatic,
     vectors_of,
 )
-from softdex.solve.in_batch import OBJECTIVES, InBatch
-from softdex.solve.loop import Schedule, pick_device
-from softdex.solve.sgd import Composition, Job, Settings
+from softdex.score.product import Dot
+from softdex.solve.gradient.in_batch import OBJECTIVES, InBatch
+from softdex.solve.gradient.trainer import Composition, Job, Settings
+from softdex.solve.loop import Schedule
 
 ABOUT = {
     "sasrec": "A history read in its order by self-attention: what comes next.",

@@ -9,24 +9,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from softdex.din import NORMS, random_din, windows_of
+from softdex.data.interactions import Interactions
 from softdex.encode.history import Recent
 from softdex.encode.sequence import Sequence
 from softdex.errors import SoftdexError, nearest
-from softdex.index import tree_build, tree_learn
-from softdex.index.tree import Tree
-from softdex.interactions import Interactions
+from softdex.index.tree import build as tree_build
+from softdex.index.tree import learn as tree_learn
+from softdex.index.tree.tree import Tree
+from softdex.machine import pick_device
+from softdex.messages import say
+from softdex.model.retriever import load
 from softdex.recipes.rg import rg
 from softdex.recipes.sequence import sequence
-from softdex.retrieve import load
+from softdex.score.din import NORMS, random_din, windows_of
 from softdex.solve import loop
-from softdex.solve.feed import Reading
-from softdex.solve.loop import Schedule, pick_device
-from softdex.solve.rectify import KINDS, Estimate, Rectify, estimate_by
-from softdex.solve.relearn import BY, Rounds, starts_of
-from softdex.solve.sgd import Composition, Job, Settings
-from softdex.solve.tree import SAMPLINGS, TreeLoss, categories
-from softdex.tables import say
+from softdex.solve.gradient.feed import Reading
+from softdex.solve.gradient.trainer import Composition, Job, Settings
+from softdex.solve.loop import Schedule
+from softdex.solve.tree.loss import SAMPLINGS, TreeLoss, categories
+from softdex.solve.tree.rectify import KINDS, Estimate, Rectify, estimate_by
+from softdex.solve.tree.relearn import BY, Rounds, starts_of
 
 ABOUT = {
     "dtr": "A tree of items searched by a beam, each level trained by a sampled softmax.",

@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
+from softdex.data.interactions import Interactions
 from softdex.index.contract import Index
 from softdex.index.flat import Flat
-from softdex.index.imi import build, codewords_for, log_popularity
-from softdex.interactions import Interactions
+from softdex.index.imi.index import build, codewords_for, log_popularity
 from softdex.objective.in_batch import CORRECTIONS
-from softdex.solve.compose import ENCODERS, IDS, READ_BY_TOWERS, SCORES, Features, towers
-from softdex.solve.in_batch import OBJECTIVES, InBatch
+from softdex.recipes.compose import ENCODERS, IDS, READ_BY_TOWERS, SCORES, Features, towers
+from softdex.solve.gradient.in_batch import OBJECTIVES, InBatch
+from softdex.solve.gradient.trainer import Composition, Job, Settings
 from softdex.solve.loop import Schedule
-from softdex.solve.sgd import Composition, Job, Settings
 
 ABOUT = {
     "ssl": "Two towers by a softmax over the batch's own items: popular ones are pushed down.",

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from softdex.data.interactions import Interactions
 from softdex.encode.history import Vae
-from softdex.interactions import Interactions
-from softdex.score import Dot
-from softdex.solve.compose import PROPOSALS, READ_BY_INDEX, against, automatic
-from softdex.solve.loop import Schedule, pick_device
-from softdex.solve.sgd import Composition, Job, Settings
+from softdex.machine import pick_device
+from softdex.recipes.compose import PROPOSALS, READ_BY_INDEX, against, automatic
+from softdex.score.product import Dot
+from softdex.solve.gradient.trainer import Composition, Job, Settings
+from softdex.solve.loop import Schedule
 
 ABOUT = {
     "mult_vae": "A history read by a variational autoencoder, full softmax: cost grows with items.",

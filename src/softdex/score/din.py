@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm, layer_norm, prelu
 
-from softdex.attend import attend
 from softdex.encode.table import Table, table_of
+from softdex.kernels.attend_cpu import attend
 
 Rows = Callable[[Tensor], Tensor]
 """Item ids -> the rows of the table that stand for them, -1 for none."""

@@ -14,9 +14,9 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from softdex.artifact import write_atomically
 from softdex.errors import ArtifactError, SoftdexError
-from softdex.tables import say
+from softdex.files import write_atomically
+from softdex.messages import say
 
 FILE, LOG = "checkpoint.safetensors", "log.jsonl"
 

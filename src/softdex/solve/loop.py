@@ -13,14 +13,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor, nn
 
+from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
 from softdex.index.contract import Index
-from softdex.interactions import Interactions
+from softdex.messages import say, ticker
 from softdex.solve.checkpoint import Keeper
-from softdex.tables import say, ticker
 
 Measure = Callable[[], float]
 Probe = Callable[[], dict[str, float]]
@@ -114,20 +113,6 @@ class Outcome(NamedTuple):
 
     best_epoch: int
     history: list[dict[str, Any]]
-
-
-def pick_device(name: str) -> torch.device:
-    """The device of this name; "auto" is a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        if device.type not in ("cpu", "cuda"):
-            raise RuntimeError("expected auto, cpu or cuda")
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise SoftdexError(f"device {name!r} cannot be used here ({str(error)[:100]}).") from None
-    return device
 
 
 class Run:

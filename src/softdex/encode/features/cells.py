@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from softdex.data.keys import plain
 from softdex.errors import DataError, SoftdexError, choose, some
-from softdex.keys import plain
 
 KINDS = ("category", "text", "number")
 STORED = {

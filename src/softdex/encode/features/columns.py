@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from softdex.encode.cells import (
+from softdex.data.ragged import Ragged, empty, offsets
+from softdex.encode.features.cells import (
     KINDS,
     REFUSED,
     STORED,
@@ -30,7 +31,6 @@ from softdex.encode.cells import (
 )
 from softdex.errors import DataError, SoftdexError
 from softdex.options import check
-from softdex.ragged import Ragged, empty, offsets
 
 ENTRIES: dict[str, dict[str, type]] = {  # what is kept of a column besides its name
     "category": {"type": str, "values": list},

@@ -9,7 +9,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from softdex.encode.columns import Columns, Encoded
+from softdex.encode.features.columns import Columns, Encoded
 from softdex.encode.table import Table, version_of
 
 

@@ -19,9 +19,9 @@ from softdex.errors import SoftdexError, choose
 from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, edited
 from softdex.index.flat import Flat, ranked
 from softdex.index.kmeans import lloyd, nearest, seeds
-from softdex.index.scan import REACH, Lists, prepare, scan
-from softdex.score import Product
-from softdex.tables import say
+from softdex.kernels.scan import REACH, Lists, prepare, scan
+from softdex.messages import say
+from softdex.score.product import Product
 
 LAST = ("uniform", "popularity", "exact")
 SAMPLE = 256  # points a word that the codebooks are trained on

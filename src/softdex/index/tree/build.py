@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from softdex.errors import DataError, ShapeError, some
-from softdex.tables import say_if_compiling
+from softdex.messages import say_if_compiling
 
 SAMPLE = 1024  # items of a range that its direction is found with
 POWERS, ROUNDS = 3, 2  # steps towards the principal direction, and of balanced 2-means after them

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from softdex.errors import choose
-from softdex.index.tree import NOWHERE, Tree
+from softdex.index.tree.tree import NOWHERE, Tree
 
 RULES = ("auction", "greedy")
 SHARE = 0.1  # of what the best column is worth more than the next: a bid is so much more

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
+from softdex.data.ragged import Ragged
 from softdex.encode.history import padded
 from softdex.errors import DataError, ShapeError
 from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, edited
 from softdex.index.flat import ranked, top_k
-from softdex.ragged import Ragged
 
 NOWHERE = -torch.inf
 LEAVES = 1024  # scored at a time where all of them are

@@ -14,12 +14,12 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from softdex.data.interactions import Interactions
 from softdex.encode.table import Table
-from softdex.interactions import Interactions
-from softdex.score import Dot
-from softdex.solve.fold_in import FoldIn
-from softdex.solve.loop import Probe, Progress, Schedule, pick_device
-from softdex.solve.normal_equations import (
+from softdex.machine import pick_device
+from softdex.score.product import Dot
+from softdex.solve.closed.fold_in import FoldIn
+from softdex.solve.closed.normal_equations import (
     Quadratic,
     Shared,
     Side,
@@ -29,8 +29,9 @@ from softdex.solve.normal_equations import (
     shared_by_users,
     users_side,
 )
-from softdex.solve.rows import eigenbasis, factor, solve_by_cg, solve_exactly, systems_of
-from softdex.solve.svd import closed_form
+from softdex.solve.closed.rows import eigenbasis, factor, solve_by_cg, solve_exactly, systems_of
+from softdex.solve.closed.svd import closed_form
+from softdex.solve.loop import Probe, Progress, Schedule
 
 
 class Job(NamedTuple):

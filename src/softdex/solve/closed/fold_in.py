@@ -9,9 +9,9 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
+from softdex.data.ragged import Ragged
 from softdex.encode.table import Table, Version
-from softdex.ragged import Ragged
-from softdex.solve.normal_equations import (
+from softdex.solve.closed.normal_equations import (
     Shared,
     from_terms,
     items_side,
@@ -19,7 +19,7 @@ from softdex.solve.normal_equations import (
     shared_by_users,
     users_side,
 )
-from softdex.solve.rows import solve_exactly
+from softdex.solve.closed.rows import solve_exactly
 
 
 @final

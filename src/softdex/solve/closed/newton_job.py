@@ -13,15 +13,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
+from softdex.data.interactions import Interactions
 from softdex.encode.history import Mixed
 from softdex.encode.table import Table
 from softdex.errors import SoftdexError, choose
-from softdex.interactions import Interactions
+from softdex.machine import pick_device
 from softdex.objective.squared import frequency_reg
-from softdex.score import Dot
-from softdex.solve.loop import Probe, Progress, Schedule, pick_device
-from softdex.solve.newton_cg import PRODUCTS, Trust, Vectors, apart, first_trust, flat, newton_step
-from softdex.solve.normal_equations import Quadratic, items_side, row_sums, users_side
+from softdex.score.product import Dot
+from softdex.solve.closed.newton_cg import (
+    PRODUCTS,
+    Trust,
+    Vectors,
+    apart,
+    first_trust,
+    flat,
+    newton_step,
+)
+from softdex.solve.closed.normal_equations import Quadratic, items_side, row_sums, users_side
+from softdex.solve.loop import Probe, Progress, Schedule
 
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
 

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from softdex.errors import SoftdexError
-from softdex.solve.normal_equations import Shared, Side
-from softdex.tables import say_if_compiling
+from softdex.messages import say_if_compiling
+from softdex.solve.closed.normal_equations import Shared, Side
 
 STEPS = 4  # of conjugate gradients; scores are then within a percent of exact
 CHUNK = 32_768  # events a thread takes at a time

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from softdex.errors import ShapeError, SoftdexError
-from softdex.solve.normal_equations import Quadratic, rg, row_sums
+from softdex.solve.closed.normal_equations import Quadratic, rg, row_sums
 
 ITERATIONS = 30  # at most; logs of real users take 4 to 8
 OVERSAMPLE = 32  # vectors beside the wanted ones: they make every iteration count for more

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from softdex.data.interactions import Interactions
 from softdex.errors import DataError
-from softdex.interactions import Interactions
-from softdex.solve.neighbours import cosine_neighbours
+from softdex.solve.closed.neighbours import cosine_neighbours
 
 ALIKE = 10  # items that may stand for one
 SPREADS = 6  # standard deviations of a batch's size that are allowed for

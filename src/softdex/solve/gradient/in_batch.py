@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from softdex.index.contract import Index
-from softdex.objective.draw import drawn
 from softdex.objective.in_batch import (
     Cache,
     Frequencies,
@@ -20,6 +19,7 @@ from softdex.objective.in_batch import (
     resampled,
     resampling,
 )
+from softdex.objective.resample import drawn
 from softdex.objective.sampled import FLOOR
 
 OBJECTIVES = ("ssl", "ssl_pop", "mns", "g_tower", "bir", "xir")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from softdex.encode.table import Table, Touched, fused_for
-from softdex.tables import say_if_compiling
+from softdex.messages import say_if_compiling
 
 WORTH_A_THREAD = 200_000  # numbers that a thread should have to add
 

@@ -15,24 +15,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from softdex.encode.features import Tower
+from softdex.data.interactions import Interactions
+from softdex.encode.features.tower import Tower
 from softdex.encode.table import Table
 from softdex.errors import DataError
 from softdex.index.contract import Index, overwrite
-from softdex.index.imi import Imi
-from softdex.index.tree import Tree
-from softdex.interactions import Interactions
+from softdex.index.imi.index import Imi
+from softdex.index.tree.tree import Tree
+from softdex.machine import pick_device
+from softdex.messages import say
+from softdex.objective.contract import Loss
 from softdex.objective.softmax import BLOCK_CELLS
-from softdex.solve.compose import Loss
-from softdex.solve.feed import TINY, Events, Histories, Reading, Sequences, Windows
-from softdex.solve.loop import Probe, Progress, Schedule, pick_device
-from softdex.solve.probe import proposal_report
-from softdex.solve.rectify import Rectify, labels_of
-from softdex.solve.relearn import Rounds, relearn
-from softdex.solve.replay import Replay
-from softdex.solve.rowwise import RowAdam
-from softdex.solve.tree import TreeLoss
-from softdex.tables import say
+from softdex.solve.gradient.feed import TINY, Events, Histories, Reading, Sequences, Windows
+from softdex.solve.gradient.probe import proposal_report
+from softdex.solve.gradient.replay import Replay
+from softdex.solve.gradient.rowwise import RowAdam
+from softdex.solve.loop import Probe, Progress, Schedule
+from softdex.solve.tree.loss import TreeLoss
+from softdex.solve.tree.rectify import Rectify, labels_of
+from softdex.solve.tree.relearn import Rounds, relearn
 
 PROBE_USERS, PROBE_CELLS = 16, 10_000_000
 TUNED_USERS, RECALL = 500, 0.99  # for the search of the served index

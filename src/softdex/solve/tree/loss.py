@@ -10,10 +10,10 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError, choose
 from softdex.index.contract import Index
-from softdex.index.tree import Level, Path, Tree
-from softdex.interactions import Interactions
+from softdex.index.tree.tree import Level, Path, Tree
 from softdex.objective.layerwise import level_binary, level_softmax
 from softdex.objective.sampled import sampled_softmax
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from softdex.encode.sequence import at_the_end
-from softdex.index.tree import NOWHERE, Tree
-from softdex.solve.feed import Windows
-from softdex.tables import say
+from softdex.index.tree.tree import NOWHERE, Tree
+from softdex.messages import say
+from softdex.solve.gradient.feed import Windows
 
 KINDS = ("none", "path", "child", "own")
 ROWS, CELLS = 2048, 2**26  # histories, and scores of items, at a time

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softdex.index import tree_build, tree_learn
 from softdex.index.contract import overwrite
-from softdex.index.tree import Tree
-from softdex.solve.feed import Windows
-from softdex.solve.rowwise import RowAdam
-from softdex.tables import say
+from softdex.index.tree import build as tree_build
+from softdex.index.tree import learn as tree_learn
+from softdex.index.tree.tree import Tree
+from softdex.messages import say
+from softdex.solve.gradient.feed import Windows
+from softdex.solve.gradient.rowwise import RowAdam
 
 BY = ("softmax", "binary", "cluster")
 BATCH = 1024  # instances whose nodes are scored at a time; on a GPU up to eight times as many

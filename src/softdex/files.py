@@ -1,0 +1,42 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from softdex.errors import ArtifactError
+
+
+def write_atomically(path: Path, fill: Callable[[Any], object]) -> None:
+    """Let `fill(file)` write a temporary file, then put it in the place of `path` at once."""
+    name = path.parent / f".softdex-{secrets.token_hex(6)}.part"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            raise OSError(0, "it is a folder or a device")
+        with name.open("x+b") as file:
+            fill(file)
+            file.flush()
+            os.fsync(file.fileno())
+        name.replace(path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            name.unlink()
+        if isinstance(error, OSError):
+            raise ArtifactError(f"save: cannot write {path} ({error.strerror or error}).") from None
+        raise
+    with contextlib.suppress(OSError):  # the file is in its place; not every system can do this
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
