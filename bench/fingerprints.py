@@ -22,9 +22,9 @@ from typing import Any
 
 os.environ["SOFTDEX_QUIET"] = "1"
 
-import safetensors.torch  # noqa: E402
+import safetensors.torch
 
-import softdex as sdx  # noqa: E402
+import softdex as sdx
 
 SMALL = {
     "dim": 16, "epochs": 3, "negatives": 20, "batch_size": 128, "hidden": 16, "latent": 8,
@@ -74,7 +74,9 @@ def fingerprint(name: str, options: dict[str, Any], parts: Any) -> dict[str, Any
             tensors = safetensors.torch.load(archive.read("tensors.safetensors"))
             manifest = json.loads(archive.read("manifest.json"))
     hashes = {
-        n: hashlib.sha256(t.contiguous().reshape(-1).view(dtype=__import__("torch").uint8).numpy()).hexdigest()[:16]
+        n: hashlib.sha256(
+            t.contiguous().reshape(-1).view(dtype=__import__("torch").uint8).numpy()
+        ).hexdigest()[:16]
         for n, t in sorted(tensors.items())
     }
     kept = {n: v for n, v in manifest.items() if n not in ("softdex", "tensors")}
@@ -114,7 +116,9 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> int:
             print(f"{label}: only {'after' if label not in old else 'before'}")
             differ += 1
             continue
-        parts = [p for p in ("metrics", "lists", "tensors", "manifest") if old[label][p] != new[label][p]]
+        parts = [
+            p for p in ("metrics", "lists", "tensors", "manifest") if old[label][p] != new[label][p]
+        ]
         if parts:
             differ += 1
             print(f"{label}: {', '.join(parts)} differ")

@@ -19,6 +19,8 @@ class Anyone(nn.Module):
 
     query_bytes = 1
     reads_history = True
+    answers_strangers = True
+    history_first = False
 
     def forward(self, users: np.ndarray, history: Ragged) -> Tensor:
         """Queries (B, 0)."""
@@ -37,6 +39,8 @@ class Neighbours(nn.Module):
     """
 
     reads_history = True
+    answers_strangers = True
+    history_first = False
     indptr: Tensor
     indices: Tensor
     values: Tensor

@@ -37,6 +37,8 @@ class Recent(nn.Module):
     """
 
     reads_history = True
+    answers_strangers = False
+    history_first = False
     length: Tensor
 
     def __init__(self, length: Tensor) -> None:
@@ -75,6 +77,8 @@ class Mixed(nn.Module):
     """
 
     reads_history = True
+    answers_strangers = False
+    history_first = False
     share: Tensor
     length: Tensor
     past: Tensor | None
@@ -137,6 +141,8 @@ class Vae(nn.Module):
     """
 
     reads_history = True
+    answers_strangers = False
+    history_first = False
     steps: Tensor
 
     def __init__(

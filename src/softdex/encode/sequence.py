@@ -44,6 +44,8 @@ class Sequence(nn.Module):
     """
 
     reads_history = True
+    answers_strangers = False
+    history_first = False
     heads: Tensor
 
     def __init__(
@@ -138,6 +140,8 @@ class Dnn(nn.Module):
     """
 
     reads_history = True
+    answers_strangers = False
+    history_first = False
     length: Tensor
 
     def __init__(

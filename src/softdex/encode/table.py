@@ -195,6 +195,8 @@ class Users(nn.Module):
     """A user is a row of a table: whoever was not in training has none."""
 
     reads_history = False
+    answers_strangers = False
+    history_first = False
 
     def __init__(self, vectors: Tensor | nn.Module) -> None:
         super().__init__()

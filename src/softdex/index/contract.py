@@ -48,11 +48,12 @@ class Index(Protocol):
     """Ask it for the best items and it searches; for random items, and it samples.
 
     `query` is opaque: only the scorer looks inside. Items that were deleted are neither found nor
-    drawn; ids never move.
+    drawn; ids never move. `searches` says whether a search costs less than scoring every item.
     """
 
     num_items: int
     scorer: Any
+    searches: bool
 
     def score(self, query: Any, ids: Tensor) -> Tensor:
         """The model's score of these items, (B, N); ids are (N,) for all queries or (B, N)."""
@@ -80,6 +81,10 @@ class Index(Protocol):
         """Log-probability of these items under the proposal, (B, N); -inf for deleted ones."""
         ...
 
+    def vectors(self) -> Tensor | None:
+        """Vectors of all items (I, D), None where the scorer has none."""
+        ...
+
     def refit(self, *, generator: torch.Generator | None = None) -> Self:
         """The index for the scorer's present vectors."""
         ...
@@ -99,6 +104,12 @@ class Index(Protocol):
     def state(self) -> dict[str, Tensor]:
         """The structure: the constructor takes it back by name."""
         ...
+
+
+def item_vectors(scorer: Any) -> Tensor | None:
+    """Vectors of all items (I, D) of a scorer that is an inner product, else None."""
+    items = getattr(scorer, "items", None)
+    return None if items is None else items(slice(None))
 
 
 def overwrite(index: Index, other: Index) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from softdex.data.ragged import Ragged
 from softdex.errors import ShapeError
-from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, edited
+from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, edited, item_vectors
 from softdex.score.product import Scorer
 
 CELL = 12  # bytes a (query, item) cell costs while a block is ranked: score, copy, flags
@@ -25,6 +25,8 @@ class Flat:
     q(i | u) = exp score(u, i) / sum over living items. Equal scores are ranked by item row, so an
     answer does not depend on block or batch size.
     """
+
+    searches = False
 
     def __init__(self, scorer: Scorer, alive: Tensor | None = None) -> None:
         self.scorer = scorer
@@ -87,6 +89,10 @@ class Flat:
             scores = scores.masked_fill(~self.alive.to(ids.device)[ids], -torch.inf)
         return (scores - mass.logsumexp(1, keepdim=True)).to(scores.dtype)
 
+    def vectors(self) -> Tensor | None:
+        """Vectors of all items (I, D), None where the scorer has none."""
+        return item_vectors(self.scorer)
+
     def refit(self, *, generator: torch.Generator | None = None) -> Self:
         """The softmax follows the scorer by itself."""
         return self
@@ -129,8 +135,13 @@ class Flat:
 class Exact:
     """Score and search of an index whose structure only draws: every item is scored."""
 
+    searches = False
     scorer: Any
     alive: Tensor
+
+    def vectors(self) -> Tensor | None:
+        """Vectors of all items (I, D), None where the scorer has none."""
+        return item_vectors(self.scorer)
 
     def score(self, query: Any, ids: Tensor) -> Tensor:
         """Scores (B, N)."""

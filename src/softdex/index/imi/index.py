@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from softdex.errors import SoftdexError, choose
-from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, edited
+from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, edited, item_vectors
 from softdex.index.flat import Flat, ranked
 from softdex.index.kmeans import lloyd, nearest, seeds
 from softdex.kernels.scan import REACH, Lists, prepare, scan
@@ -61,6 +61,8 @@ class Imi:
         residual: whether the second book describes what the first leaves over.
         effort: how many items a search scores at least, unless told otherwise.
     """
+
+    searches = True
 
     def __init__(
         self,
@@ -294,6 +296,10 @@ class Imi:
     # follow and edit -----------------------------------------------------------------------------
 
     @torch.no_grad()
+    def vectors(self) -> Tensor | None:
+        """Vectors of all items (I, D), None where the scorer has none."""
+        return item_vectors(self.scorer)
+
     def refit(self, *, generator: torch.Generator | None = None) -> Self:
         """Codebooks and cells for the scorer's present vectors, from the present codebooks on."""
         size = self.words.shape[1]

@@ -31,6 +31,7 @@ class NodeScorer(Protocol):
     """Scores nodes, which are rows of its table, level after level from the top."""
 
     pair_bytes: int
+    nodes: Any
 
     def num_queries(self, query: Any) -> int:
         """How many queries there are."""
@@ -77,6 +78,8 @@ class Tree:
         product: whether the beam ranks by the product of the sigmoids of a node's scores and its
             ancestors', and not by its own score.
     """
+
+    searches = True
 
     def __init__(
         self,
@@ -347,6 +350,12 @@ class Tree:
         cut = Tree(self.scorer, item_of, full, **self._numbers(depth=level))
         cut.home = self
         return cut
+
+    def vectors(self) -> Tensor:
+        """Vectors of all items (I, D): those of their leaves."""
+        every = torch.arange(self.num_items, device=self.slot_of.device)
+        found: Tensor = self.scorer.nodes(self.rows(self.depth)(every))
+        return found
 
     def refit(self, *, generator: torch.Generator | None = None) -> Self:
         """The tree is learned apart; nodes follow the scorer by themselves."""

@@ -34,6 +34,8 @@ class FoldIn(nn.Module):
     """
 
     reads_history = True
+    answers_strangers = False
+    history_first = True
     total: Tensor
     terms: Tensor
 
