@@ -1,10 +1,10 @@
 """Fit every recipe on a small log and record metrics, lists and a hash of every saved tensor.
 
     python bench/fingerprints.py OUT.json                 # record
-    python bench/fingerprints.py OUT.json BEFORE.json     # record, and compare with an earlier record
+    python bench/fingerprints.py OUT.json BEFORE.json     # and compare with an earlier record
 
 Run it before and after a change that should not move any number. On one machine and one thread a
-fit is bit-identical for its seed, so a difference is a changed result: it belongs into the changelog.
+fit is bit-identical for its seed, so a difference is a changed result: it belongs in the changelog.
 """
 
 from __future__ import annotations
@@ -87,6 +87,10 @@ def fingerprint(name: str, options: dict[str, Any], parts: Any) -> dict[str, Any
         "manifest": kept,
         "seconds": round(time.perf_counter() - began, 2),
     }
+
+
+def digest(tensor: torch.Tensor) -> str:
+    return hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy()).hexdigest()[:16]
 
 
 def main(out: str, before: str | None = None) -> None:

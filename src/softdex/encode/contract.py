@@ -31,6 +31,9 @@ class Encoder(Protocol):
         history: Ragged | None = None,
         leave_out: Tensor | None = None,
     ) -> Any:
-        """Queries of B users: rows of the training log, -1 for others; in training without `history`,
-        and then the targets (B,) to leave out of what is read."""
+        """Queries of B users: rows of the training log, -1 for others.
+
+        In training `history` is None, the encoder knows it, and `leave_out` (B,) are the targets,
+        which must not be read.
+        """
         ...

@@ -106,7 +106,7 @@ def deeper(tree: Tree) -> Tree:
 @torch.no_grad()
 def _give_vectors(tree: Tree, slots: Tensor) -> None:
     """New leaves have the mean vector of the leaves beside them that somebody lives at."""
-    table = tree.scorer.nodes.weight  # type: ignore[attr-defined]
+    table = tree.scorer.nodes.weight
     leaves, live = table[tree.starts[-1] :], ~open_slots(tree)
     todo, mean_of_all = slots, leaves[live].mean(0)
     for level in range(tree.depth - 1, 0, -1):
