@@ -23,6 +23,7 @@ from typing import Any
 os.environ["SOFTDEX_QUIET"] = "1"
 
 import safetensors.torch
+import torch
 
 import softdex as sdx
 
