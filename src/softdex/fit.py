@@ -22,8 +22,10 @@ from softdex.machine import parse_bytes, pick_device
 from softdex.messages import say
 from softdex.model.artifact import plain
 from softdex.model.kinds import letters_of, not_finite, saved_tensors
-from softdex.model.retriever import Retriever, from_training
-from softdex.recipes.catalogue import checked, make, options
+from softdex.model.retriever import Retriever, from_training, load
+from softdex.options import names_model
+from softdex.recipes.catalogue import Recipe, checked, make, options
+from softdex.recipes.catalogue import kinds as recipe_kinds
 from softdex.score.din import Din
 from softdex.solve.checkpoint import Keeper
 from softdex.solve.closed.fold_in import FoldIn
@@ -70,7 +72,7 @@ def fit(
         raise SoftdexError("fit: resume=True needs folder=, where the checkpoint is.")
     chosen = options(name) | given
     limit = None if max_memory is None else parse_bytes(max_memory)
-    made = make(name, train, chosen)
+    made = make_job(name, train, chosen)
     if not isinstance(made, Job):
         if start is not None or refit:
             raise SoftdexError(
@@ -86,6 +88,13 @@ def fit(
     if not refit or valid is None:
         return model
     return refitted(name, chosen, train, valid, model, start=start, max_memory=limit)
+
+
+def make_job(recipe: Recipe, train: Interactions, chosen: Mapping[str, Any]) -> Any:
+    """What a recipe makes of a log; options that name a saved model become the model."""
+    kinds = recipe_kinds(recipe)
+    loaded = {n: load(v) for n, v in chosen.items() if names_model(kinds[n], v)}
+    return make(recipe, train, {**chosen, **loaded})
 
 
 def check_log(where: str, log: Any) -> None:
@@ -114,7 +123,7 @@ def refitted(
         if best <= again["warm_up"]:
             again |= {"rectify": "none", "warm_up": 0}
     whole = extend(train, valid)
-    new = learn(name, again, make(name, whole, again), whole, **kept)
+    new = learn(name, again, make_job(name, whole, again), whole, **kept)
     new.info["metrics"] = model.info["metrics"]
     new.info["refitted"] = True
     return new
@@ -203,7 +212,7 @@ def _write_out(model: Retriever) -> None:
 def _silence(model: Retriever, trainer: Any) -> None:
     """Items without an event, which in-batch training never meets, are given no direction."""
     scorer: Any = model.index.scorer
-    meets_all = getattr(getattr(trainer, "parts", None), "proposes", True)
+    meets_all = getattr(getattr(trainer, "negatives", None), "proposes", True)
     if not meets_all and model.tower is None and hasattr(scorer, "items"):
         scorer.items.weight[torch.from_numpy(model.item_counts == 0)] = 0.0
 

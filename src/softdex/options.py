@@ -1,18 +1,25 @@
-"""Options: given values held against the annotations of the function that takes them."""
+"""Options: what a function's signature says of its arguments, and given values held against it.
+
+A parameter says what it takes: `dim: Annotated[int, positive] = 64`, `score: Literal["dot",
+"cosine"]`, `temperature: Annotated[float, positive, only(score="cosine")] = 0.1`. A parameter whose
+default is a dataclass stands for the fields of that dataclass.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from numbers import Integral, Real
 from os import PathLike, fspath
+from os.path import exists
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from softdex.errors import SoftdexError, choose
+from softdex.errors import SoftdexError, choose, nearest
 
 WORDS = {
     int: "a whole number",
@@ -22,25 +29,144 @@ WORDS = {
     dict: "a table of entries",
     NoneType: "nothing",
 }
-LIMITS: dict[str, tuple[str, Callable[[float], bool]]] = {
-    "positive": ("> 0", lambda value: value > 0),
-    "at_least_0": (">= 0", lambda value: value >= 0),
-    "at_least_2": (">= 2", lambda value: value >= 2),
-    "from_0_to_1": ("from 0 to 1", lambda value: 0 <= value <= 1),
-    "from_0_to_9": ("from 0 to 9", lambda value: 0 <= value <= 9),
-    "from_0_to_1e9": ("from 0 to 1e9", lambda value: 0 <= value <= 1e9),
-    "below_1": ("from 0 to below 1", lambda value: 0 <= value < 1),
-}
+
+
+class Limit(NamedTuple):
+    """Which numbers an option takes."""
+
+    words: str
+    holds: Callable[[float], bool]
+
+
+class Only(NamedTuple):
+    """The option has an effect only if the option `by` has one of these values."""
+
+    by: str
+    values: Container[Any]
+
+
+class OneOf(NamedTuple):
+    """The words that an option takes, where a table has them."""
+
+    words: tuple[str, ...]
+
+
+class ModelOr(NamedTuple):
+    """The option takes the path of a saved model or one of these words; the function gets the model
+    itself."""
+
+    words: tuple[str, ...]
+
+
+positive = Limit("> 0", lambda value: value > 0)
+at_least_0 = Limit(">= 0", lambda value: value >= 0)
+at_least_2 = Limit(">= 2", lambda value: value >= 2)
+from_0_to_1 = Limit("from 0 to 1", lambda value: 0 <= value <= 1)
+below_1 = Limit("from 0 to below 1", lambda value: 0 <= value < 1)
+
+
+def up_to(most: float) -> Limit:
+    """Numbers from 0 to `most`."""
+    return Limit(f"from 0 to {most:g}", lambda value: 0 <= value <= most)
+
+
+def one_of(*words: str) -> OneOf:
+    """These words: `Literal` for words that come from a table."""
+    return OneOf(words)
+
+
+def model_or(*words: str) -> ModelOr:
+    """The path of a saved model, or one of these words."""
+    return ModelOr(words)
+
+
+def only(**by: Any) -> Only:
+    """An option that has an effect only if another has this value, or one of these values."""
+    [(name, values)] = by.items()
+    many = isinstance(values, Container) and not isinstance(values, str)
+    return Only(name, values if many else (values,))
+
+
+class Option(NamedTuple):
+    """One option of a function.
+
+    Attributes:
+        kind: its annotation.
+        default: what it is if it is not given.
+        rules: when it has an effect: always, if there are none.
+        field: (parameter, field) if it is a field of a dataclass parameter.
+    """
+
+    kind: Any
+    default: Any
+    rules: tuple[Only, ...] = ()
+    field: tuple[str, str] | None = None
+
+
+def options_of(function: Callable[..., Any]) -> dict[str, Option]:
+    """The keyword options of a function; a dataclass default stands for its fields."""
+    hints = get_type_hints(function, include_extras=True)
+    found: dict[str, Option] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        default = parameter.default
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            continue
+        if dataclasses.is_dataclass(default) and not isinstance(default, type):
+            inside = get_type_hints(type(default), include_extras=True)
+            for each in dataclasses.fields(default):
+                value = getattr(default, each.name)
+                kind = inside[each.name] if value is None else _without_none(inside[each.name])
+                rules = _rules(hints[name]) + _rules(kind)
+                found[each.name] = Option(kind, value, rules, (name, each.name))
+        else:
+            kind = hints.get(name, Any)
+            found[name] = Option(kind, default, _rules(kind))
+    return found
+
+
+def _rules(kind: Any) -> tuple[Only, ...]:
+    return tuple(note for note in notes(kind) if isinstance(note, Only))
+
+
+def notes(kind: Any) -> tuple[Any, ...]:
+    """What `Annotated` says beside the type."""
+    return get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+
+
+def _without_none(kind: Any) -> Any:
+    """A type that may be None, as one that may not."""
+    bare = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    if get_origin(bare) not in (Union, UnionType):
+        return kind
+    left = [k for k in get_args(bare) if k is not NoneType]
+    bare = Union[tuple(left)]  # noqa: UP007
+    extra = notes(kind)
+    return Annotated[(bare, *extra)] if extra else bare
+
+
+def folded(function: Callable[..., Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as arguments of the function: fields go back into their dataclass."""
+    arguments: dict[str, Any] = {}
+    parameters = inspect.signature(function).parameters
+    fields: dict[str, dict[str, Any]] = {}
+    for name, option in options_of(function).items():
+        if option.field is None:
+            arguments[name] = chosen[name]
+        else:
+            fields.setdefault(option.field[0], {})[option.field[1]] = chosen[name]
+    for name, values in fields.items():
+        arguments[name] = dataclasses.replace(parameters[name].default, **values)
+    return arguments
 
 
 def kinds(function: Callable[..., Any]) -> dict[str, Any]:
     """The annotation of each parameter of a function."""
-    hints = get_type_hints(function)
+    hints = get_type_hints(function, include_extras=True)
     return {name: hints.get(name, Any) for name in inspect.signature(function).parameters}
 
 
 def check(where: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Refuse names that are not known, and values that are not of the annotated kind; the others as
+    """Refuse unknown names, and values that their annotation does not take; return the others as
     plain numbers and text.
 
     Example:
@@ -51,17 +177,45 @@ def check(where: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> dic
     found: dict[str, Any] = {}
     for name, value in given.items():
         kind = known[choose(where, "option", name, list(known))]
+        if isinstance(value, str) and (among := words_of(kind)):
+            choose(where, name, value, among)
         if not fits(value, kind):
             shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:80]}..."
             raise SoftdexError(f"{where}: expected {name} as {words(kind)}, got {shown}.")
+        for note in notes(kind):
+            if isinstance(note, Limit) and value is not None and not note.holds(value):
+                raise SoftdexError(f"{where}: expected {name} {note.words}, got {value}.")
+            if isinstance(note, ModelOr) and names_model(kind, value) and not exists(value):
+                raise SoftdexError(
+                    f"{where}: there is no saved model {value!r} for {name}. "
+                    f"{nearest(value, note.words)}"
+                )
         found[name] = plain(value, kind)
     return found
 
 
+def names_model(kind: Any, value: Any) -> bool:
+    """Whether a value of this kind is the path of a saved model."""
+    words = [w for note in notes(kind) if isinstance(note, ModelOr) for w in ("", *note.words)]
+    return bool(words) and value is not None and value not in words
+
+
+def words_of(kind: Any) -> list[str]:
+    """The words that an option takes, if it takes no other text."""
+    bare = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    inside = get_args(bare) if get_origin(bare) in (Union, UnionType) else (bare,)
+    found = [word for note in notes(kind) if isinstance(note, OneOf) for word in note.words]
+    if str not in inside:
+        found += [w for k in inside if get_origin(k) is Literal for w in get_args(k)]
+    return [word for word in found if isinstance(word, str)]
+
+
 def fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of a kind; a number must be finite, a whole one below 2^63, and a truth is
-    not a number."""
+    """Whether a value is of a kind: numbers must be finite, whole numbers below 2^63, and true and
+    false are no numbers."""
     origin, inside = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return fits(value, inside[0])
     if kind is Any:
         return True
     if origin in (Union, UnionType):
@@ -87,12 +241,14 @@ def _holds(kind: Any, value: Any) -> bool:
 
 
 def plain(value: Any, kind: Any) -> Any:
-    """A value that fits its kind, as the number or text that it is annotated as.
+    """A value that fits its kind, converted to the number or text it is annotated as.
 
     Example:
         >>> plain(1, float | None)
         1.0
     """
+    if get_origin(kind) is Annotated:
+        return plain(value, get_args(kind)[0])
     for each in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
         if each in (int, float, bool) and fits(value, each):
             return each(value)
@@ -104,8 +260,10 @@ def plain(value: Any, kind: Any) -> Any:
 
 
 def words(kind: Any) -> str:
-    """A kind as a person would say it."""
+    """A kind in words."""
     origin, inside = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return words(inside[0])
     if origin in (Union, UnionType):
         return " or ".join(dict.fromkeys(words(k) for k in inside))
     if origin is Literal:
@@ -113,19 +271,3 @@ def words(kind: Any) -> str:
     if origin in (Sequence, list, tuple):
         return f"a list, each {words(inside[0])}"
     return WORDS.get(kind) or str(getattr(kind, "__name__", kind))
-
-
-def within(where: str, given: Mapping[str, Any], **limited: Sequence[str]) -> None:
-    """Refuse numbers that lie outside of what makes sense for them; nothing given is fine.
-
-    Example:
-        >>> within("ials", {"dim": 0}, positive=["dim", "epochs"])
-        Traceback (most recent call last):
-        softdex.errors.SoftdexError: ials: expected dim > 0, got 0.
-    """
-    for limit, names in limited.items():
-        words, holds = LIMITS[limit]
-        for name in names:
-            value = given.get(name)
-            if value is not None and not holds(value):
-                raise SoftdexError(f"{where}: expected {name} {words}, got {value}.")

@@ -14,11 +14,11 @@ from softdex import recipes
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
-from softdex.fit import METRIC, begin, check_log, check_memory, finish, measurer
+from softdex.fit import METRIC, begin, check_log, check_memory, finish, make_job, measurer
 from softdex.machine import parse_bytes
 from softdex.messages import say
 from softdex.model.retriever import Retriever, from_training
-from softdex.options import fits, kinds
+from softdex.options import fits
 from softdex.solve.loop import Job, Run
 from softdex.tables import Rows
 
@@ -84,7 +84,7 @@ class _Trial:
                 self.score, self.epochs = self.run.progress.best, self.run.progress.epoch
 
     def _begin(self) -> None:
-        made = recipes.make(self.name, self.train, self.options)
+        made = make_job(self.name, self.train, self.options)
         job = made if isinstance(made, Job) else None
         parts = made if job is None else (job.encoder, job.scorer)
         self.model = from_training(self.name, self.options, self.train, *parts)
@@ -209,7 +209,7 @@ def _checked(name: str, base: Mapping[str, Any], space: Mapping[str, Any]) -> di
         found[option] = tried if isinstance(among, list) else among
     defaults = recipes.options(name)
     used = {o for o in base if base[o] != defaults[o]} | found.keys()
-    for option, by, values in recipes.rules(name):
+    for option, (by, values) in recipes.rules(name):
         among = found.get(by, [base[by]])
         if option in used and not any(v in values for v in _sample(by, among, whole[by])):
             because = f"{by}={found.get(by, base[by])!r}"
@@ -219,7 +219,7 @@ def _checked(name: str, base: Mapping[str, Any], space: Mapping[str, Any]) -> di
 
 def _whole(name: str) -> dict[str, bool]:
     """Which options are whole numbers."""
-    annotated = kinds(recipes.recipe(name))
+    annotated = recipes.kinds(name)
     return {n: fits(1, kind) and not fits(0.5, kind) for n, kind in annotated.items()}
 
 

@@ -383,7 +383,7 @@ def list_recipes(
     if as_json:
         _print_json({n: recipes.options(n) for n in chosen})
     elif name is not None:
-        typer.echo(f"{name}\n\n{inspect.getdoc(recipes.recipe(name))}\n")
+        typer.echo(f"{name}\n\n{inspect.getdoc(recipes.entry(name).function)}\n")
         typer.echo("\n".join(f"  -o {o}={json.dumps(v)}" for o, v in recipes.options(name).items()))
     else:
         about = {n: recipes.about(n) for n in chosen}

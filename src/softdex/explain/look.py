@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple, final
+from typing import Annotated, Any, NamedTuple, final
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from softdex.errors import SoftdexError, nearest
 from softdex.index.contract import Filter
 from softdex.index.tree.tree import Allowed, Tree
 from softdex.model.retriever import Retriever
-from softdex.options import check, within
+from softdex.options import check, positive
 
 EXACT = 200_000  # items up to which there is an exact search, too
 PATHS, LOST = 50, 10  # of the list, and of what the beam lost: items whose ways are drawn
@@ -126,8 +126,7 @@ def look(
     """Search, and keep what `draw` draws; the arguments are those of `explain`."""
     tree, encoder = tree_of(model), model.encoder
     assert isinstance(encoder, Recent)
-    check("explain", {"k": int}, {"k": k})
-    within("explain", {"k": k}, positive=("k",))
+    check("explain", {"k": Annotated[int, positive]}, {"k": k})
     past = _past(model, user, history)
     names, filter = Names(model, past.ids, columns), Filter(past)
     with torch.inference_mode():

@@ -1,150 +1,192 @@
-"""Recipes: one file a published method. `fit` finds them by their name.
+"""The recipes by name: their options, what is refused of them, and the functions behind them.
 
-A file may have tables beside its function. Of names: VARIANTS (options that make a recipe of its
-own), FIXED (those that may not be changed then), ABOUT (a sentence each). Of options: WORDS (those
-there are), POSITIVE and the other LIMITS of `softdex.options`, READ_BY (option, by, values: without
-an effect unless `by` has one of them), SPACE and SPACES (what is tuned), PRESET (what None is on a
-device). All that they forbid is refused before the function is called.
+A recipe is a function of a log that returns a job (encoder, scorer, and how they are trained), or
+encoder and scorer where nothing is trained. Its signature says which options it has and what they
+take (see `softdex.options`); `VARIANTS` beside it names it, and every set of options that is a
+method of its own.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
-import pkgutil
-from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from softdex import recipes
 from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError, choose
 from softdex.machine import pick_device
-from softdex.options import LIMITS, check, kinds, plain, within
+from softdex.options import Only, Option, check, folded, options_of, plain
+from softdex.recipes import ials as ials_file
+from softdex.recipes import item_cf as item_cf_file
+from softdex.recipes import mf as mf_file
+from softdex.recipes import popular as popular_file
+from softdex.recipes import rg as rg_file
+from softdex.recipes import sequence as sequence_file
+from softdex.recipes import tree as tree_file
+from softdex.recipes import two_tower as two_tower_file
+from softdex.recipes import vae as vae_file
+from softdex.recipes.variant import Variant, first_line
 
-SHARED = ("catalogue", "compose")  # files of this folder that are no recipes
+Recipe = str | Callable[..., Any]
+"""The name of a recipe, or a function that is one."""
+FUNCTIONS: Mapping[Callable[..., Any], Mapping[str, Variant]] = {
+    popular_file.popular: popular_file.VARIANTS,
+    item_cf_file.item_cf: item_cf_file.VARIANTS,
+    ials_file.ials: ials_file.VARIANTS,
+    rg_file.rg: rg_file.VARIANTS,
+    mf_file.mf: mf_file.VARIANTS,
+    two_tower_file.two_tower: two_tower_file.VARIANTS,
+    vae_file.vae: vae_file.VARIANTS,
+    sequence_file.sequence: sequence_file.VARIANTS,
+    tree_file.tree: tree_file.VARIANTS,
+}
+
+
+class Entry(NamedTuple):
+    """A recipe under one name."""
+
+    name: str
+    function: Callable[..., Any]
+    variant: Variant
+
+    @property
+    def is_variant(self) -> bool:
+        """Whether it is a set of options of a recipe with another name."""
+        return self.name != self.function.__name__
+
+
+TABLE = {
+    name: Entry(name, function, variant)
+    for function, variants in FUNCTIONS.items()
+    for name, variant in variants.items()
+}
+
+
+def entry(recipe: Recipe) -> Entry:
+    """The recipe of this name; a function is a recipe of its own name."""
+    if isinstance(recipe, str):
+        return TABLE[choose("fit", "recipe", recipe, names())]
+    if not callable(recipe):
+        raise SoftdexError(f"fit: expected the name of a recipe, or a function, got {recipe!r}.")
+    return Entry(recipe.__name__, recipe, Variant(first_line(recipe)))
 
 
 def names() -> list[str]:
-    """Every recipe there is, variants of one under their own names."""
-    return sorted(_table())
+    """Every recipe, variants under their own names."""
+    return sorted(TABLE)
 
 
 def methods() -> list[str]:
-    """The recipes that are methods of their own: variants instead of what they are variants of."""
-    parents = {parent for parent, fixed in _table().values() if fixed}
-    return [name for name in names() if name not in parents]
+    """The recipes that are methods of their own: variants, and recipes without variants."""
+    parents = {e.function for e in TABLE.values() if e.is_variant}
+    return [n for n in names() if TABLE[n].is_variant or TABLE[n].function not in parents]
 
 
 @functools.cache
-def _table() -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Name -> the module it lives in, and the options that make it a variant."""
-    table: dict[str, tuple[str, Mapping[str, Any]]] = {}
-    for module in pkgutil.iter_modules(recipes.__path__):
-        if module.name in SHARED:
-            continue
-        found = importlib.import_module(f"softdex.recipes.{module.name}")
-        table[module.name] = (module.name, {})
-        variants: Mapping[str, Mapping[str, Any]] = getattr(found, "VARIANTS", {})
-        table |= {name: (module.name, fixed) for name, fixed in variants.items()}
-    return table
+def _signature(function: Callable[..., Any]) -> dict[str, Option]:
+    return options_of(function)
 
 
-def recipe(name: str) -> Callable[..., Any]:
-    """The function behind this name."""
-    module, _ = _table()[choose("fit", "recipe", name, names())]
-    found: Callable[..., Any] = getattr(
-        importlib.import_module(f"softdex.recipes.{module}"), module
-    )
-    return found
-
-
-def options(name: str) -> dict[str, Any]:
+def options(recipe: Recipe) -> dict[str, Any]:
     """The options of a recipe with their defaults."""
-    parameters = inspect.signature(recipe(name)).parameters.values()
-    defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-    return defaults | dict(_table()[name][1])
+    found = entry(recipe)
+    defaults = {name: option.default for name, option in _signature(found.function).items()}
+    return defaults | dict(found.variant.options)
 
 
-def about(name: str) -> str:
+def choices(recipe: Recipe) -> list[str]:
+    """The options of a recipe that can be given; others make it what it is."""
+    return [option for option in options(recipe) if option not in entry(recipe).variant.fixed]
+
+
+def kinds(recipe: Recipe) -> dict[str, Any]:
+    """The annotation of each option of a recipe."""
+    return {name: option.kind for name, option in _signature(entry(recipe).function).items()}
+
+
+def about(recipe: Recipe) -> str:
     """What a recipe does, in one sentence."""
-    found = recipe(name)
-    return _of_module(name, "ABOUT").get(name) or (inspect.getdoc(found) or "").splitlines()[0]
+    return entry(recipe).variant.about
 
 
-def space(name: str) -> dict[str, Any]:
-    """The options of a recipe that are worth tuning: lists of choices, or (low, high) ranges."""
-    own = _of_module(name, "SPACES").get(name)
-    return dict(own if own is not None else _of_module(name, "SPACE"))
+def docs(recipe: Recipe) -> dict[str, str]:
+    """What each option of a recipe means, by its docstring and those of its dataclasses."""
+    function = entry(recipe).function
+    parameters = inspect.signature(function).parameters.values()
+    holders = [type(p.default) for p in parameters if hasattr(p.default, "__dataclass_fields__")]
+    found: dict[str, str] = {}
+    for holder in (function, *holders):
+        text = inspect.getdoc(holder) or ""
+        section = re.split(r"^(?:Args|Attributes):\n", text, flags=re.MULTILINE)[-1]
+        for name, words in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE):
+            found[name] = " ".join(words.split())
+    return {name: found[name] for name in options(recipe) if name in found}
 
 
-def preset(name: str, device: str) -> dict[str, Any]:
-    """What a recipe takes on this device for options that are None."""
-    return dict(_of_module(name, "PRESET").get(pick_device(device).type, {}))
+def space(recipe: Recipe) -> dict[str, Any]:
+    """The options of a recipe worth tuning: lists of choices, or (low, high) ranges."""
+    return dict(entry(recipe).variant.space)
 
 
-def _of_module(name: str, what: str) -> Any:
-    """A table that the file of a recipe may have."""
-    return getattr(importlib.import_module(recipe(name).__module__), what, {})
+def preset(recipe: Recipe, device: str) -> dict[str, Any]:
+    """What options of a recipe that are None become on this device."""
+    return dict(entry(recipe).variant.presets.get(pick_device(device).type, {}))
 
 
-def check_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Refuse options that a recipe does not have, or values that make no sense for them; the others
-    as plain numbers and text, without those that are so anyway."""
-    annotated, defaults = kinds(recipe(name)), options(name)
-    fixed = [o for o in given if o in defaults and o not in choices(name)]
+def rules(recipe: Recipe) -> Sequence[tuple[str, Only]]:
+    """(option, rule) of every option that has an effect only with some values of another."""
+    signature = _signature(entry(recipe).function)
+    return tuple((name, rule) for name, option in signature.items() for rule in option.rules)
+
+
+def unread(recipe: Recipe, chosen: Mapping[str, Any]) -> dict[str, str]:
+    """The options that have no effect with these, and because of which."""
+    return {
+        option: f"{rule.by}={chosen[rule.by]!r}"
+        for option, rule in rules(recipe)
+        if chosen[rule.by] not in rule.values
+    }
+
+
+def check_options(recipe: Recipe, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Refuse unknown options and wrong values; return the others as plain numbers and text, without
+    those that only repeat what makes the recipe what it is."""
+    name, function, _ = found = entry(recipe)
+    annotated, defaults = kinds(recipe), options(recipe)
+    fixed = [o for o in given if o in defaults and o not in choices(recipe)]
     for option in fixed:
         if plain(given[option], annotated[option]) != defaults[option]:
             raise SoftdexError(
                 f"{name}: {option}= is fixed, it makes the recipe what it is. "
-                f"{_table()[name][0]!r} has it as an option."
+                f"{function.__name__!r} has it as an option."
             )
     free = {option: value for option, value in given.items() if option not in fixed}
-    found = check(name, {option: annotated[option] for option in choices(name)}, free)
-    for option, words in _of_module(name, "WORDS").items():
-        if found.get(option) is not None:
-            choose(name, option, found[option], words)
-    within(name, found, **{limit: _of_module(name, limit.upper()) for limit in LIMITS})
-    if found.get("device") is not None:
-        pick_device(found["device"])
-    return found
+    checked = check(found.name, {option: annotated[option] for option in choices(recipe)}, free)
+    if checked.get("device") is not None:
+        pick_device(checked["device"])
+    return checked
 
 
-def unread(name: str, chosen: Mapping[str, Any]) -> dict[str, str]:
-    """The options that these choices leave without an effect, and because of what."""
-    return {
-        option: f"{by}={chosen[by]!r}"
-        for option, by, values in rules(name)
-        if chosen[by] not in values
-    }
-
-
-def rules(name: str) -> Sequence[tuple[str, str, Container[Any]]]:
-    """(option, by, values): it has an effect if `by` has one of these values."""
-    return tuple(_of_module(name, "READ_BY"))
-
-
-def checked(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def checked(recipe: Recipe, given: Mapping[str, Any]) -> dict[str, Any]:
     """`check_options`, which also refuses options that would be ignored."""
-    found, defaults = check_options(name, given), options(name)
-    for option, because in unread(name, defaults | found).items():
+    found, defaults = check_options(recipe, given), options(recipe)
+    for option, because in unread(recipe, defaults | found).items():
         if option in found and found[option] != defaults[option]:
+            name = entry(recipe).name
             raise SoftdexError(f"{name}: {option}= has no effect with {because}. Leave it out.")
     return found
 
 
-def make(name: str, train: Interactions, chosen: Mapping[str, Any]) -> Any:
-    """What a recipe makes of a log, under its own name where it complains."""
+def make(recipe: Recipe, train: Interactions, given: Mapping[str, Any]) -> Any:
+    """What a recipe makes of a log with these options, others at their defaults; it complains under
+    its own name."""
+    name, function, _ = entry(recipe)
     try:
-        return recipe(name)(train, **chosen)
+        return function(train, **folded(function, options(recipe) | dict(given)))
     except SoftdexError as error:
-        parent = f"{_table()[name][0]}: "
+        parent = f"{function.__name__}: "
         if not str(error).startswith(parent):
             raise
         raise type(error)(f"{name}: {str(error).removeprefix(parent)}") from error
-
-
-def choices(name: str) -> list[str]:
-    """The options of a recipe that may be given; others make it what it is."""
-    fixed = _of_module(name, "FIXED").get(name, ())
-    return [option for option in options(name) if option not in fixed]

@@ -1,8 +1,9 @@
-"""Compose: towers, what proposes the negatives, and the loss that uses them, by name."""
+"""Compose: encoder and scorer, negatives and loss, by the words that recipes take."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -15,45 +16,146 @@ from softdex.encode.history import Mixed, latest
 from softdex.encode.table import Users
 from softdex.errors import SoftdexError
 from softdex.index.contract import Index
-from softdex.index.imi.index import build, popularity_weight
-from softdex.index.kernel import Kernel
-from softdex.index.popularity import Popularity
-from softdex.index.uniform import Uniform
+from softdex.index.proposals import PROPOSALS, ProposalOptions
+from softdex.machine import pick_device
 from softdex.messages import say
-from softdex.objective.binary import bce
 from softdex.objective.contract import Loss
-from softdex.objective.pairwise import bpr, dns, self_adversarial
 from softdex.objective.sampled import sampled_softmax
 from softdex.objective.softmax import log_mass
+from softdex.objective.table import ON_DRAWS
+from softdex.options import at_least_0, below_1, from_0_to_1, one_of, only, positive
 from softdex.score.product import Cosine, Dot, Product
+from softdex.solve.gradient.trainer import Negatives
 
 CPU_WORK, GPU_WORK = 1e9, 1e11  # multiplications of a full softmax that a sampled step costs
 MANY = 1_000_000
 IMI = ("imi_uniform", "imi_popularity", "imi_exact")
-PROPOSALS = ("uniform", "popularity", *IMI, "kernel")
-IDS = ("add", "drop")
-ENCODERS = ("user", "history", "mix")
-SCORES = ("cosine", "dot", "dot_bias")
-READ_BY_TOWERS = (
-    ("temperature", "score", ("cosine",)),
-    ("prior", "score", ("cosine",)),
-    ("share", "encoder", ("mix",)),
-    ("max_history", "encoder", ("history", "mix")),
-)
-READ_BY_INDEX = (
-    ("negatives", "index", ("auto", *PROPOSALS)),
-    ("power", "index", ("auto", "popularity", "imi_popularity")),
-    ("codewords", "index", ("auto", *IMI)),
-    ("refit_every", "index", ("auto", "kernel", *IMI)),
-)
 
 
-class Features(NamedTuple):
-    """What items or users are made of: columns of their table (`all`; None: no features), whether
-    a vector of their own is added (`add` or `drop`), and in which share of the steps it is not."""
+@dataclass(frozen=True)
+class Towers:
+    """A tower for users and one for items: how queries are made and scored.
 
-    columns: list[str] | str | None = None
-    ids: str = "add"
+    Attributes:
+        encoder: a user is a vector of their own (`user`), the mean of the vectors of their history
+            (`history`), or both (`mix`); the last two also serve users without a vector.
+        score: `cosine` (over a temperature), `dot`, or `dot_bias`.
+        dim: length of the vectors.
+        temperature: of the cosine.
+        prior: a cosine's score gets prior * log(count + 1), so that directions need not encode
+            popularity; 0 leaves it out.
+        share: weight of the user's own vector in `mix`.
+        max_history: number of the latest items in the history.
+        features: columns of the item table that item vectors are made of, or `all`; new items are
+            then served by their columns.
+        user_features: columns of the user table, likewise; not with encoder="history".
+        ids: whether items and users also have a vector of their own: `add` or `drop`.
+        id_dropout: fraction of the steps in which that vector is left out.
+    """
+
+    encoder: Literal["user", "history", "mix"] = "user"
+    score: Literal["cosine", "dot", "dot_bias"] = "cosine"
+    dim: Annotated[int, positive] = 64
+    temperature: Annotated[float, positive, only(score="cosine")] = 0.1
+    prior: Annotated[float, at_least_0, only(score="cosine")] = 0.7
+    share: Annotated[float, from_0_to_1, only(encoder="mix")] = 0.5
+    max_history: Annotated[int, positive, only(encoder=("history", "mix"))] = 50
+    features: list[str] | str | None = None
+    user_features: list[str] | str | None = None
+    ids: Literal["add", "drop"] = "add"
+    id_dropout: Annotated[float, below_1] = 0.1
+
+    def build(self, train: Interactions, seed: int) -> tuple[nn.Module, Dot | Cosine]:
+        """An encoder and a scorer with random vectors."""
+        if self.encoder == "history" and self.user_features is not None:
+            raise SoftdexError(
+                "fit: with encoder='history' users have no vector to make of user_features=. Use "
+                "encoder='user' or 'mix'."
+            )
+        generator = torch.Generator().manual_seed(seed)
+        scale = (0.3 if self.score == "cosine" else 0.1) / self.dim**0.5
+        own = Ids(self.ids, self.id_dropout)
+        users = vectors_of(train, "user", self.dim, scale, self.user_features, own, generator)
+        items = vectors_of(train, "item", self.dim, scale, self.features, own, generator)
+        scorer: Dot | Cosine
+        if self.score == "cosine":
+            known = (self.prior * np.log1p(train.item_counts)).astype(np.float32)
+            offsets = torch.from_numpy(known) if known.any() else None
+            scorer = Cosine(items, torch.tensor(self.temperature), offsets)
+        else:
+            bias = torch.zeros(train.num_items) if self.score == "dot_bias" else None
+            scorer = Dot(items, bias)
+        if self.encoder == "user":
+            return Users(users), scorer
+        weight = torch.tensor(self.share if self.encoder == "mix" else 0.0)
+        past, length = latest(train.histories, self.max_history), torch.tensor(self.max_history)
+        return Mixed(users, weight, length, scorer.items, past), scorer
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Draws from a proposal, for sampled objectives.
+
+    Attributes:
+        index: the proposal: `uniform` or `popularity` (shared by the batch), `imi_uniform`,
+            `imi_popularity` or `imi_exact` (the multi-index), or `kernel`; `full` takes all items,
+            `auto` chooses by the number of items and says why.
+        negatives: draws per batch where they are shared, else per query. None: 2000 shared, 100 of
+            their own.
+        power: of the counts, for a proposal by popularity.
+        codewords: per codebook of the multi-index.
+        refit_every: steps between two refits of the index to the present vectors.
+    """
+
+    index: Annotated[str, one_of("auto", *PROPOSALS, "full")] = "uniform"
+    negatives: Annotated[int | None, positive, only(index=("auto", *PROPOSALS))] = None
+    power: Annotated[float, at_least_0, only(index=("auto", "popularity", "imi_popularity"))] = 0.5
+    codewords: Annotated[int, positive, only(index=("auto", *IMI))] = 64
+    refit_every: Annotated[int, positive, only(index=("auto", "kernel", *IMI))] = 500
+
+    def against(
+        self,
+        objective: str,
+        scorer: Product,
+        train: Interactions,
+        *,
+        correct: str = "draws",
+        popularity: str = "log",
+        seed: int = 0,
+    ) -> Negatives:
+        """An objective on draws of the index, or on all items.
+
+        Args:
+            objective: `softmax`, `ssm`, or a name of ON_DRAWS.
+            scorer: an inner product.
+            train: for the events per item.
+            correct: how `ssm` corrects for the proposal, `draws` or `all`.
+            popularity: weight of an item inside its cell of the multi-index.
+            seed: of the codebooks.
+        """
+        all_items = objective == "softmax" or self.index == "full"
+        proposal = PROPOSALS["uniform" if all_items else self.index]
+        given = ProposalOptions(self.power, self.codewords, popularity, seed)
+        made = proposal.build(scorer, torch.tensor(train.item_counts), given)
+        if all_items:
+            return Negatives(made, softmax_loss(scorer), 0, refit_every=self.refit_every)
+        shared = proposal.shared
+        draws = self.negatives or (2000 if shared else 100)
+        loss = drawn_loss(objective, scorer, draws, shared=shared, correct=correct)
+        return Negatives(made, loss, draws, shared, refit_every=self.refit_every)
+
+    def chosen(self, items: int, dim: int, batch: int, device: str, **given: bool) -> Sampling:
+        """These options with `auto` replaced by what `automatic` chooses."""
+        if self.index != "auto":
+            return self
+        return replace(self, index=automatic(items, dim, batch, pick_device(device), **given))
+
+
+class Ids(NamedTuple):
+    """Whether rows with features also have a vector of their own, `add` or `drop`, and in which
+    fraction of the steps it is left out."""
+
+    own: str = "add"
     dropout: float = 0.0
 
 
@@ -62,16 +164,17 @@ def vectors_of(
     what: str,
     dim: int,
     scale: float,
-    features: Features,
+    features: list[str] | str | None,
+    ids: Ids,
     generator: torch.Generator,
 ) -> Tensor | Tower:
-    """Random vectors of items or users: a table, or a tower over the columns of theirs."""
+    """Random vectors of items or users: a table, or a tower over the columns of their table."""
     items = what == "item"
     table, counts = (
         (train.item_table, train.item_counts) if items else (train.user_table, train.user_counts)
     )
-    if features.columns is None:
-        if features.ids == "drop" and items:
+    if features is None:
+        if ids.own == "drop" and items:
             raise SoftdexError("fit: ids='drop' leaves items nothing. Give features= as well.")
         return torch.randn(len(counts), dim, generator=generator) * scale
     if table is None:
@@ -80,127 +183,18 @@ def vectors_of(
             f"fit: {option}= reads columns of the {what} table, and the log has none. Read it with "
             f"{what}s=, or --{what}s."
         )
-    names = None if features.columns == "all" else features.columns
+    names = None if features == "all" else features
     columns = learn_columns(table, [names] if isinstance(names, str) else names)
     return tower(
         table, columns, dim, scale=scale, generator=generator, counts=counts,
-        own=features.ids == "add", dropout=features.dropout,
+        own=ids.own == "add", dropout=ids.dropout,
     )  # fmt: skip
-
-
-def towers(
-    train: Interactions,
-    encoder: str,
-    score: str,
-    *,
-    dim: int,
-    temperature: float,
-    prior: float,
-    share: float,
-    max_history: int,
-    seed: int,
-    features: Features,
-    user_features: Features,
-) -> tuple[nn.Module, Dot | Cosine]:
-    """Random vectors of users and items as an encoder and a scorer of these names."""
-    if encoder == "history" and user_features.columns is not None:
-        raise SoftdexError(
-            "fit: with encoder='history' users have no vector to make of user_features=. Use "
-            "encoder='user' or 'mix'."
-        )
-    generator = torch.Generator().manual_seed(seed)
-    scale = 0.3 if score == "cosine" else 0.1
-    users = vectors_of(train, "user", dim, scale / dim**0.5, user_features, generator)
-    items = vectors_of(train, "item", dim, scale / dim**0.5, features, generator)
-    scorer: Dot | Cosine
-    if score == "cosine":
-        known = (prior * np.log1p(train.item_counts)).astype(np.float32)
-        offsets = torch.from_numpy(known) if known.any() else None
-        scorer = Cosine(items, torch.tensor(temperature), offsets)
-    else:
-        scorer = Dot(items, torch.zeros(train.num_items) if score == "dot_bias" else None)
-    if encoder == "user":
-        return Users(users), scorer
-    weight = torch.tensor(share if encoder == "mix" else 0.0)
-    past = latest(train.histories, max_history)
-    return Mixed(users, weight, torch.tensor(max_history), scorer.items, past), scorer
-
-
-def proposal(
-    name: str,
-    scorer: Product,
-    train: Interactions,
-    *,
-    codewords: int = 64,
-    popularity: str = "log",
-    power: float = 0.5,
-    seed: int = 0,
-) -> Index:
-    """The index of this name over a scorer's items."""
-    counts = torch.tensor(train.item_counts)
-    if name == "uniform":
-        return Uniform(scorer)
-    if name == "popularity":
-        return Popularity(scorer, counts, power=power)
-    if name == "kernel":
-        return Kernel(scorer)
-    last = name.removeprefix("imi_")
-    weight = popularity_weight(counts, popularity, power) if last == "popularity" else None
-    generator = torch.Generator().manual_seed(seed)
-    return build(
-        scorer, codewords=codewords, last=last, weight=weight, residual=scorer.items.dim < 2,
-        generator=generator,
-    )  # fmt: skip
-
-
-class Against(NamedTuple):
-    """What targets are trained against: the index that proposes, the loss, draws a query (0: all
-    items), and whether a batch shares them."""
-
-    proposed: Index
-    loss: Loss
-    draws: int
-    shared: bool
-
-
-def against(
-    name: str,
-    objective: str,
-    scorer: Product,
-    train: Interactions,
-    negatives: int,
-    *,
-    correct: str = "draws",
-    **options: Any,
-) -> Against:
-    """An objective against draws of the index of this name, or all items.
-
-    Args:
-        name: one of PROPOSALS, or `full`.
-        objective: `softmax`, `ssm`, `bpr`, `bce`, `dns` or `self_adversarial`.
-        scorer: an inner product.
-        train: for how often items occur.
-        negatives: draws.
-        correct: how `ssm` corrects for the proposal.
-        options: of `proposal`.
-    """
-    made = proposal("uniform" if name == "full" else name, scorer, train, **options)
-    if objective == "softmax" or name == "full":
-        return Against(made, softmax_loss(scorer), 0, True)
-    shared = is_shared(name)
-    loss = drawn_loss(objective, scorer, negatives, shared=shared, correct=correct)
-    return Against(made, loss, negatives, shared)
-
-
-def is_shared(name: str) -> bool:
-    """Whether the draws of this proposal can serve a whole batch."""
-    return name in ("uniform", "popularity", "full")
 
 
 def automatic(
     items: int, dim: int, batch: int, device: torch.device, *, softmax: bool = True
 ) -> str:
-    """What to train against, by what a step would cost, with the reason said.
+    """The cheapest `index` word for this number of items and batch; it says why.
 
     All items while their scores, gradients and updates cost no more than a sampled step; then
     draws that the whole batch shares, if the batch is large; else, and where a few thousand
@@ -235,8 +229,7 @@ def softmax_loss(scorer: Product) -> Loss:
 def drawn_loss(
     objective: str, scorer: Product, negatives: int, *, shared: bool, correct: str = "draws"
 ) -> Loss:
-    """Against draws of the index; several targets a row (`correct="all"`) share them."""
-    pairwise = {"bpr": bpr, "bce": bce, "dns": dns, "self_adversarial": self_adversarial}
+    """An objective on draws of the index; several targets per row (`correct="all"`) share them."""
 
     def loss(index: Index, query: Tensor, target: Tensor, generator: torch.Generator) -> Tensor:
         draws = index.sample(query, negatives, generator=generator, shared=shared)
@@ -249,6 +242,6 @@ def drawn_loss(
             return sampled_softmax(
                 flat, neg, draws.logq, logq.view(target.shape), hit, correct=correct
             )
-        return pairwise[objective](pos[:, 0], neg, draws.ids == own)
+        return ON_DRAWS[objective](pos[:, 0], neg, draws.ids == own)
 
     return loss

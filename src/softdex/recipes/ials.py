@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from softdex.data.interactions import Interactions
+from softdex.options import at_least_0, one_of, positive, up_to
+from softdex.recipes.variant import Variant
 from softdex.solve.closed import normal_equations
 from softdex.solve.closed.als import Job, initial
 from softdex.solve.closed.rows import STEPS
 from softdex.solve.loop import Schedule
 
 SPACE = {"alpha": (0.001, 0.3), "lam": (0.0005, 0.05), "dim": [64, 128, 256]}
-WORDS = {"reg": normal_equations.REGULARISERS}
-POSITIVE = ("dim", "epochs")
-AT_LEAST_0 = ("patience", "steps", "seed")
-FROM_0_TO_9 = ("nu",)
-FROM_0_TO_1E9 = ("alpha", "lam")
+VARIANTS = {
+    "ials": Variant(
+        "Vectors by weighted least squares over all items, in closed form.", space=SPACE
+    )
+}
 
 
 def ials(
     train: Interactions,
     *,
-    dim: int = 128,
-    alpha: float = 0.03,
-    lam: float = 0.005,
-    reg: str = "frequency",
-    nu: float = 1.0,
-    epochs: int = 8,
-    patience: int = 2,
-    steps: int = STEPS,
-    seed: int = 0,
+    dim: Annotated[int, positive] = 128,
+    alpha: Annotated[float, up_to(1e9)] = 0.03,
+    lam: Annotated[float, up_to(1e9)] = 0.005,
+    reg: Annotated[str, one_of(*normal_equations.REGULARISERS)] = "frequency",
+    nu: Annotated[float, up_to(9)] = 1.0,
+    epochs: Annotated[int, positive] = 8,
+    patience: Annotated[int, at_least_0] = 2,
+    steps: Annotated[int, at_least_0] = STEPS,
+    seed: Annotated[int, at_least_0] = 0,
     device: str = "auto",
 ) -> Job:
     """Vectors by weighted least squares over all items (WRMF), alternating closed forms.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 import torch
 
 from softdex.data.interactions import Interactions
 from softdex.encode.counting import Neighbours
+from softdex.options import at_least_0, from_0_to_1, positive
+from softdex.recipes.variant import Variant
 from softdex.score.product import Sparse
 from softdex.solve.closed.neighbours import cosine_neighbours
 
@@ -16,18 +20,18 @@ SPACE = {
     "asymmetry": [0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.8],
     "shrink": [0.0, 1.0, 10.0],
 }
-POSITIVE = ("neighbours",)
-AT_LEAST_0 = ("shrink", "user_power")
-FROM_0_TO_1 = ("asymmetry",)
+VARIANTS = {
+    "item_cf": Variant("Score an item by its cosine to the items of the history.", space=SPACE)
+}
 
 
 def item_cf(
     train: Interactions,
     *,
-    neighbours: int = 200,
-    user_power: float = 0.5,
-    asymmetry: float = 0.6,
-    shrink: float = 0.0,
+    neighbours: Annotated[int, positive] = 200,
+    user_power: Annotated[float, at_least_0] = 0.5,
+    asymmetry: Annotated[float, from_0_to_1] = 0.6,
+    shrink: Annotated[float, at_least_0] = 0.0,
 ) -> tuple[Neighbours, Sparse]:
     """Score an item by its weighted cosine to the items of the history, summed.
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 import torch
 
 from softdex.data.interactions import Interactions
 from softdex.encode.counting import Anyone
 from softdex.errors import SoftdexError
+from softdex.options import positive
+from softdex.recipes.variant import Variant
 from softdex.score.product import Constant
 
-POSITIVE = ("half_life",)
+VARIANTS = {"popular": Variant("Rank items by their number of events, the same for every user.")}
 
 
-def popular(train: Interactions, *, half_life: float | None = None) -> tuple[Anyone, Constant]:
+def popular(
+    train: Interactions, *, half_life: Annotated[float | None, positive] = None
+) -> tuple[Anyone, Constant]:
     """Rank items by how many events they have, the same for everybody.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 
@@ -11,6 +11,8 @@ from softdex.data.interactions import Interactions
 from softdex.encode.history import Mixed
 from softdex.errors import SoftdexError
 from softdex.objective.taylor import rg_of_vectors
+from softdex.options import at_least_0, from_0_to_1, one_of, only, positive, up_to
+from softdex.recipes.variant import Variant
 from softdex.score.product import Dot
 from softdex.solve.closed import newton_job, normal_equations
 from softdex.solve.closed.als import Job, closed, initial, with_fold_in
@@ -19,53 +21,39 @@ from softdex.solve.closed.normal_equations import Quadratic
 from softdex.solve.closed.rows import STEPS
 from softdex.solve.loop import Schedule
 
-ABOUT = {
-    "rg2": "Vectors by the softmax expanded to squares, in closed form: fast, few sweeps.",
-    "rgx": "RG2 that keeps the interaction of the items' scores as well.",
-    "rg": "What rg2 and rgx are variants of, with every option.",
-}
 SPACE = {"alpha": (0.003, 0.3), "lam": (0.01, 0.3), "dim": [64, 128, 256]}
-VARIANTS: dict[str, dict[str, Any]] = {"rg2": {}, "rgx": {"beta": 1.0}}
-FIXED = {"rg2": ("beta", "interaction")}
-READ_BY = (
-    ("share", "encoder", ("mix",)),
-    ("max_history", "encoder", ("history", "mix")),
-    ("steps", "solver", ("als",)),
-    ("epochs", "solver", ("als", "newton_cg")),
-    ("patience", "solver", ("als", "newton_cg")),
-)
-WORDS = {
-    "reg": normal_equations.REGULARISERS,
-    "interaction": normal_equations.INTERACTIONS,
-    "solver": ("als", "svd", "newton_cg"),
-    "encoder": ("user", "history", "mix"),
-}
-POSITIVE = ("dim", "epochs", "max_history")
-AT_LEAST_0 = ("steps", "patience", "seed")
-FROM_0_TO_1 = ("beta", "share")
-FROM_0_TO_9 = ("nu",)
-FROM_0_TO_1E9 = ("alpha", "lam")
+VARIANTS = {
+    "rg": Variant("The softmax expanded to second order, with every option.", space=SPACE),
+    "rg2": Variant(
+        "Vectors by the softmax expanded to squares, in closed form: fast, few sweeps.",
+        {}, ("beta", "interaction"), SPACE,
+    ),
+    "rgx": Variant(
+        "RG2 that keeps the interaction of the items' scores as well.", {"beta": 1.0}, (), SPACE
+    ),
+}  # fmt: skip
+ITERATED = only(solver=("als", "newton_cg"))
 
 
 def rg(
     train: Interactions,
     *,
-    dim: int = 128,
-    alpha: float = 0.03,
-    lam: float = 0.1,
-    reg: str = "frequency",
-    nu: float = 1.0,
-    beta: float = 0.0,
-    interaction: str = "exact",
+    dim: Annotated[int, positive] = 128,
+    alpha: Annotated[float, up_to(1e9)] = 0.03,
+    lam: Annotated[float, up_to(1e9)] = 0.1,
+    reg: Annotated[str, one_of(*normal_equations.REGULARISERS)] = "frequency",
+    nu: Annotated[float, up_to(9)] = 1.0,
+    beta: Annotated[float, from_0_to_1] = 0.0,
+    interaction: Annotated[str, one_of(*normal_equations.INTERACTIONS)] = "exact",
     sampled: int | None = None,
-    solver: str = "als",
-    encoder: str = "user",
-    share: float = 0.5,
-    max_history: int = 200,
-    epochs: int = 8,
-    patience: int = 2,
-    steps: int = STEPS,
-    seed: int = 0,
+    solver: Literal["als", "svd", "newton_cg"] = "als",
+    encoder: Literal["user", "history", "mix"] = "user",
+    share: Annotated[float, from_0_to_1, only(encoder="mix")] = 0.5,
+    max_history: Annotated[int, positive, only(encoder=("history", "mix"))] = 200,
+    epochs: Annotated[int, positive, ITERATED] = 8,
+    patience: Annotated[int, at_least_0, ITERATED] = 2,
+    steps: Annotated[int, at_least_0, only(solver="als")] = STEPS,
+    seed: Annotated[int, at_least_0] = 0,
     device: str = "auto",
 ) -> Any:
     """Vectors by the second-order expansion of the softmax, in closed form.

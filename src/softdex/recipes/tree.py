@@ -2,108 +2,36 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 
 from softdex.data.interactions import Interactions
 from softdex.encode.history import Recent
-from softdex.encode.sequence import Sequence
-from softdex.errors import SoftdexError, nearest
-from softdex.index.tree import build as tree_build
-from softdex.index.tree import learn as tree_learn
+from softdex.errors import SoftdexError
+from softdex.index.tree import build, learn
 from softdex.index.tree.tree import Tree
 from softdex.machine import pick_device
 from softdex.messages import say
-from softdex.model.retriever import load
-from softdex.recipes.rg import rg
-from softdex.recipes.sequence import sequence
+from softdex.options import at_least_0, at_least_2, from_0_to_1, model_or, one_of, only, positive
+from softdex.recipes.leaves import LEAVES, Quick, estimate_of, order_of_leaves
+from softdex.recipes.variant import Variant
 from softdex.score.din import NORMS, random_din, windows_of
-from softdex.solve import loop
-from softdex.solve.gradient.feed import Reading
-from softdex.solve.gradient.trainer import Composition, Job, Settings
-from softdex.solve.loop import Schedule
-from softdex.solve.tree.loss import SAMPLINGS, TreeLoss, categories
-from softdex.solve.tree.rectify import KINDS, Estimate, Rectify, estimate_by
+from softdex.solve.gradient.feed import Windows
+from softdex.solve.gradient.trainer import Composition, Decline, Descent, Negatives
+from softdex.solve.gradient.training import Training
+from softdex.solve.tree.epochs import TreeEpochs
+from softdex.solve.tree.loss import SAMPLINGS, TreeLoss
+from softdex.solve.tree.rectify import KINDS, Rectify
 from softdex.solve.tree.relearn import BY, Rounds, starts_of
 
-ABOUT = {
-    "dtr": "A tree of items searched by a beam, each level trained by a sampled softmax.",
-    "tdm": "A tree of items searched by a beam, each level trained by yes and no.",
-    "jtm": "As tdm, and items move to the leaves whose paths suit them, round after round.",
-    "otm": "A tree searched by a beam, trained on the nodes that the beam looks at.",
-    "plt": "A tree of items, the probability of a leaf a product of yes and no along its path.",
-    "din": "Every item is scored by attention to the history: what the trees stand in for.",
-    "tree": "What all of these are variants of, with every option.",
-}
-VARIANTS: dict[str, dict[str, Any]] = {
-    "dtr": {"objective": "softmax"},
-    "tdm": {"objective": "binary", "sampling": "uniform", "negatives": 6, "relearn": "cluster"},
-    "jtm": {
-        "objective": "binary",
-        "sampling": "uniform",
-        "negatives": 6,
-        "relearn": "binary",
-        "rounds": 2,
-    },
-    "otm": {
-        "objective": "binary",
-        "sampling": "beam",
-        "beam": 50,
-        "relearn": "binary",
-        "rectify": "own",
-    },
-    "plt": {"objective": "binary", "sampling": "siblings", "relearn": "binary"},
-    "din": {"sampling": "uniform", "leaves": "none"},
-}
 ROUNDS = ("rounds", "relearn", "gap", "deal", "per_item", "move", "restart")
 LABELS = ("rectify", "normalise", "estimator", "warm_up")
-FIXED = {
-    "dtr": ("objective", "relearn"),
-    "tdm": ("objective", "sampling", "relearn", "gap", "deal", "per_item", *LABELS),
-    "jtm": ("objective", "sampling", "relearn", *LABELS),
-    "otm": ("objective", "sampling", "negatives", "relearn", "rectify", "normalise", "estimator"),
-    "plt": ("objective", "sampling", "negatives", "relearn", *LABELS),
-    "din": ("sampling", "leaves", "category", "arity", "beam", "room", *ROUNDS, *LABELS),
-}
-SPACE = {"lr": (0.002, 0.02), "negatives": [20, 70], "sampling": ["tree", "uniform"]}
-SPACES = {
-    "tdm": {"lr": (0.002, 0.02), "negatives": [3, 6, 20]},
-    "jtm": {"lr": (0.002, 0.02), "negatives": [3, 6, 20]},
-    "otm": {"lr": (0.002, 0.02)},
-    "plt": {"lr": (0.002, 0.02)},
-    "din": {"lr": (0.002, 0.02), "negatives": [20, 70]},
-}
-READ_BY = (
-    ("category", "leaves", ("category",)),
-    ("negatives", "sampling", ("tree", "uniform", None)),
-    ("normalise", "rectify", ("path", "child")),
-    ("estimator", "rectify", ("path", "child")),
-    ("warm_up", "rectify", ("path", "child", "own")),
-    *((o, "rounds", range(2, 2**63)) for o in ("gap", "deal", "per_item", "move", "restart")),
-)
-LEAVES = ("sequence", "factors", "category", "random", "none")
-WORDS = {
-    "objective": ("softmax", "binary"),
-    "sampling": SAMPLINGS,
-    "windows": ("all", "last"),
-    "norm": NORMS,
-    "precision": ("float32", "bf16"),
-    "relearn": BY,
-    "deal": tree_learn.RULES,
-    "rectify": KINDS,
-}
-POSITIVE = (
-    "dim", "beam", "negatives", "max_history", "min_history", "epochs", "batch_size", "lr",
-    "rounds", "gap", "per_item",
-)  # fmt: skip
-AT_LEAST_0 = ("max_instances", "decay", "patience", "seed", "warm_up")
-AT_LEAST_2 = ("arity",)
-FROM_0_TO_1 = ("lr_end", "room")
-PRESET: dict[str, dict[str, Any]] = {  # a CPU sees fewer and shorter things, for an answer sooner
+LR = {"lr": (0.002, 0.02)}
+SPACE = {**LR, "negatives": [20, 70], "sampling": ["tree", "uniform"]}
+PRESETS: dict[str, dict[str, Any]] = {  # a CPU sees fewer and shorter histories, to end sooner
     "cuda": {
         "leaves": "sequence", "sampling": "tree", "negatives": 70, "max_history": 69,
         "batch_size": 512, "epochs": 3, "lr": 0.01,
@@ -115,158 +43,192 @@ PRESET: dict[str, dict[str, Any]] = {  # a CPU sees fewer and shorter things, fo
 }  # fmt: skip
 
 
+def _variant(
+    about: str, options: dict[str, Any], fixed: tuple[str, ...], space: dict[str, Any]
+) -> Variant:
+    return Variant(about, options, fixed, space, PRESETS)
+
+
+BINARY = {"objective": "binary", "relearn": "binary"}
+VARIANTS = {
+    "tree": _variant("Every way to train a tree of items, with every option.", {}, (), SPACE),
+    "dtr": _variant(
+        "A tree of items searched by a beam, each level trained by a sampled softmax (DTR).",
+        {"objective": "softmax"}, ("objective", "relearn"), SPACE,
+    ),
+    "tdm": _variant(
+        "A tree of items searched by a beam, each level trained with binary cross-entropy (TDM).",
+        {"objective": "binary", "sampling": "uniform", "negatives": 6, "relearn": "cluster"},
+        ("objective", "sampling", "relearn", "gap", "deal", "per_item", *LABELS),
+        {**LR, "negatives": [3, 6, 20]},
+    ),
+    "jtm": _variant(
+        "TDM, and items move to better leaves in every round (JTM).",
+        {**BINARY, "sampling": "uniform", "negatives": 6, "rounds": 2},
+        ("objective", "sampling", "relearn", *LABELS),
+        {**LR, "negatives": [3, 6, 20]},
+    ),
+    "otm": _variant(
+        "A tree trained on the nodes that its beam search visits (OTM).",
+        {**BINARY, "sampling": "beam", "beam": 50, "rectify": "own"},
+        ("objective", "sampling", "negatives", "relearn", "rectify", "normalise", "estimator"),
+        LR,
+    ),
+    "plt": _variant(
+        "A probabilistic label tree: a leaf's probability is the product along its path (PLT).",
+        {**BINARY, "sampling": "siblings"},
+        ("objective", "sampling", "negatives", "relearn", *LABELS),
+        LR,
+    ),
+    "din": _variant(
+        "Every item is scored by attention to the history (DIN): what the trees approximate.",
+        {"sampling": "uniform", "leaves": "none"},
+        ("sampling", "leaves", "category", "arity", "beam", "room", *ROUNDS, *LABELS),
+        {**LR, "negatives": [20, 70]},
+    ),
+}  # fmt: skip
+IN_ROUNDS = only(rounds=range(2, 2**63))
+ESTIMATED = only(rectify=("path", "child"))
+
+
 def tree(
     train: Interactions,
     *,
-    objective: str = "softmax",
-    sampling: str | None = None,
-    leaves: str | None = None,
-    category: str | None = None,
-    arity: int = 2,
-    room: float = 0.0,
-    beam: int = 150,
-    dim: int = 24,
-    norm: str = "batch",
-    negatives: int | None = None,
-    max_history: int | None = None,
-    min_history: int = 1,
-    windows: str = "all",
-    max_instances: int = 0,
-    rounds: int = 1,
-    relearn: str = "softmax",
-    gap: int = 7,
-    deal: str = "auction",
-    per_item: int = 64,
-    move: bool = True,
-    restart: bool = False,
-    rectify: str = "none",
-    normalise: bool = False,
-    estimator: str | None = None,
-    warm_up: int = 0,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    lr: float | None = None,
-    lr_end: float = 0.05,
-    decay: float = 0.0,
-    per_row: bool = False,
-    patience: int = 3,
-    seed: int = 0,
-    device: str = "auto",
-    precision: str = "float32",
-) -> Job:
-    """Learn to score the nodes of a tree of items, so that a search sees few of them.
+    objective: Literal["softmax", "binary"] = "softmax",
+    sampling: Annotated[str | None, one_of(*SAMPLINGS)] = None,
+    leaves: Annotated[str | None, model_or(*LEAVES)] = None,
+    category: Annotated[str | None, only(leaves="category")] = None,
+    arity: Annotated[int, at_least_2] = 2,
+    room: Annotated[float, from_0_to_1] = 0.0,
+    beam: Annotated[int, positive] = 150,
+    dim: Annotated[int, positive] = 24,
+    norm: Annotated[str, one_of(*NORMS)] = "batch",
+    negatives: Annotated[int | None, positive, only(sampling=("tree", "uniform", None))] = None,
+    max_history: Annotated[int | None, positive] = None,
+    min_history: Annotated[int, positive] = 1,
+    windows: Literal["all", "last"] = "all",
+    max_instances: Annotated[int, at_least_0] = 0,
+    rounds: Annotated[int, positive] = 1,
+    relearn: Annotated[str, one_of(*BY)] = "softmax",
+    gap: Annotated[int, positive, IN_ROUNDS] = 7,
+    deal: Annotated[str, one_of(*learn.RULES), IN_ROUNDS] = "auction",
+    per_item: Annotated[int, positive, IN_ROUNDS] = 64,
+    move: Annotated[bool, IN_ROUNDS] = True,
+    restart: Annotated[bool, IN_ROUNDS] = False,
+    rectify: Annotated[str, one_of(*KINDS)] = "none",
+    normalise: Annotated[bool, ESTIMATED] = False,
+    estimator: Annotated[str | None, model_or(), ESTIMATED] = None,
+    warm_up: Annotated[int, at_least_0, only(rectify=("path", "child", "own"))] = 0,
+    training: Training = Training(epochs=None, lr=None, lr_end=0.05, patience=3),
+) -> Descent:
+    """Learn to score the nodes of a tree of items, so that a search visits few of them.
 
-    Users need no vector of their own: whoever has a history is served.
+    Users need no vector of their own: every user with a history is served.
 
     Args:
-        objective: of each level: `softmax` (sampled), or `binary` (yes and no).
-        sampling: what a label stands against: nodes that walks down the tree come by (`tree`), any
-            nodes of the level (`uniform`), all that a search looks at (`beam`), or those of the
-            same parent (`siblings`, whose yes and no make the product along a path the probability
-            of a leaf); None: `tree` on a GPU, `uniform` on a CPU.
-        leaves: how items come to their leaves: by clusters of vectors of a `sequence` model or of
-            `factors`, both quickly trained; by `category`; or at `random`. With `none` there is
-            one level: every item is scored. The path of a saved tree: in the order they have
-            there. None: `sequence` on a GPU, `factors` on a CPU.
-        category: the column of the item table, for leaves="category".
-        arity: children of a node.
-        room: leaves for so many more items, as a share of those there are.
-        beam: nodes that a search keeps on each level; the first level has a few more.
-        dim: length of the vectors of nodes.
-        norm: of the layers: `none`, by the `layer`, or by the `batch`.
-        negatives: nodes a level that a label stands against; None: 70 on a GPU, 20 on a CPU.
-        max_history: how many of the latest items are read; None: 69 on a GPU, 20 on a CPU.
-        min_history: an item is trained on if so many stand before it.
-        windows: `all` items of a history are to be found from those before, or the `last`.
-        max_instances: at most so many of these, drawn at random; 0: all.
-        rounds: parts of the training; between two of them items move to better leaves.
-        relearn: what says which are better: the `softmax` or the `binary` scores of nodes for the
-            histories that items were found after, or a `cluster` of the leaves' vectors.
-        gap: levels that items are dealt out over at a time.
-        deal: `auction`, near the best there is, or the papers' `greedy`.
-        per_item: histories of an item that are asked, at most.
-        move: the vectors of leaves move with their items.
-        restart: each round begins with the full learning rate.
-        rectify: which labels count: all (`none`), those of an ancestor under which nothing is
-            likelier than the item (`path`), where it lies under the likelier child (`child`), or
-            where the way on leads through the best of siblings, by the scores as they are (`own`).
-        normalise: labels of a level are divided so that they sum to 1.
-        estimator: a saved `sasrec` that says what is likelier; None: a quickly trained one.
+        objective: of each level: `softmax` (sampled), or `binary` (cross-entropy per node).
+        sampling: where a level's negatives come from: sampled walks down the tree (`tree`),
+            `uniform` nodes of the level, the nodes that a `beam` search visits, or the `siblings`
+            of the label (PLT). None: `tree` on a GPU, `uniform` on a CPU.
+        leaves: how items are assigned to leaves: by clustering the vectors of a quickly trained
+            `sequence` model or of `factors`, by `category`, or at `random`; the path of a saved
+            tree takes its order. `none` has one level: every item is scored. None: `sequence` on a
+            GPU, `factors` on a CPU.
+        category: column of the item table, for leaves="category".
+        arity: children per node.
+        room: free leaves for new items, as a fraction of the number of items.
+        beam: nodes that a search keeps per level; the first level has a few more.
+        dim: length of the node vectors.
+        norm: of the layers: `none`, `layer` or `batch`.
+        negatives: nodes per level and label. None: 70 on a GPU, 20 on a CPU.
+        max_history: number of the latest items that are read. None: 69 on a GPU, 20 on a CPU.
+        min_history: train only on items with at least this many earlier ones.
+        windows: train on `all` items of a history, each from those before it, or on the `last`.
+        max_instances: train on at most this many of them, drawn at random; 0: all.
+        rounds: parts of the training; between two of them the tree is learned again.
+        relearn: how it is learned: by the `softmax` or the `binary` scores of nodes for the
+            histories before an item, or by a `cluster`ing of the leaf vectors.
+        gap: levels per stage of the assignment.
+        deal: rule of the assignment: `auction`, close to the optimum, or the papers' `greedy`.
+        per_item: maximum number of histories per item that are scored for it.
+        move: move the leaf vectors with their items.
+        restart: start each round from the full learning rate.
+        rectify: which labels count: all (`none`); those of an ancestor whose likeliest item is the
+            target (`path`), or whose likelier child leads to it (`child`); or where the path leads
+            through the best of siblings by the model's own scores (`own`).
+        normalise: divide the labels of a level so that they sum to 1.
+        estimator: path of a saved `sasrec` that says which item is likelier. None: one is quickly
+            trained.
         warm_up: epochs with all labels first.
-        epochs: at most so many passes over them; None: 3 on a GPU, 2 on a CPU.
-        batch_size: of them in a step; None: 512 on a GPU, 128 on a CPU.
-        lr: learning rate; None: .01 on a GPU, .02 on a CPU.
-        lr_end: what of it is left at the end; it falls evenly, with every step.
-        decay: weights shrink by lr * decay.
-        per_row: one second moment a row: a third less memory and traffic, and wants a larger rate.
-        patience: epochs without a better validation metric before stopping; 0 never stops.
-        seed: of initial vectors, order, draws and the tree.
-        device: `auto`, `cpu`, `cuda`.
-        precision: `float32` or `bf16`.
     """
-    given = {
-        "leaves": leaves, "sampling": sampling, "negatives": negatives, "max_history": max_history,
-        "batch_size": batch_size, "epochs": epochs, "lr": lr,
-    }  # fmt: skip
-    chosen = _chosen(given, device)
+    taken: dict[str, Any] = {"leaves": leaves, "sampling": sampling, "negatives": negatives}
+    taken |= {"max_history": max_history, "batch_size": training.batch_size}
+    taken |= {"epochs": training.epochs, "lr": training.lr}
+    chosen = _chosen(taken, training.device)
+    epochs = chosen["epochs"]
+    training = replace(training, batch_size=chosen["batch_size"], epochs=epochs, lr=chosen["lr"])
     _check(locals() | chosen)
-    leaves, sampling, draws, most, size, epochs, lr = chosen.values()
-    if sampling == "beam":  # a wider search would come by nodes that nothing was learned of
+    leaves, sampling, draws = chosen["leaves"], chosen["sampling"], chosen["negatives"]
+    if sampling == "beam":  # a wider search would visit nodes that were never trained
         draws = arity * beam
-    _say_preset({n: chosen[n] for n in given if given[n] is None}, sampling)
+    _say_preset({n: chosen[n] for n in taken if taken[n] is None}, sampling)
     longest = int(train.histories.lengths.max(initial=1)) - 1
-    length = max(1, min(most, longest))
-    widest = max(beam, train.num_items) if leaves == "none" else beam
-    shape = tree_build.shape_for(train.num_items, arity, widest, room)
+    length = max(1, min(chosen["max_history"], longest))
+    one_level = isinstance(leaves, str) and leaves == "none"
+    widest = max(beam, train.num_items) if one_level else beam
+    shape = build.shape_for(train.num_items, arity, widest, room)
     if shape.depth == 1 and (rounds > 1 or rectify != "none"):
-        held = "" if leaves == "none" else f"a beam of {beam} holds all {train.num_items:,} items: "
+        held = "" if one_level else f"a beam of {beam} holds all {train.num_items:,} items: "
         say(f"{held}no tree to learn or rectify for")
         rounds, rectify = 1, "none"
-    given_estimate = None if estimator is None else _given_estimate(train, estimator, device)
-    quick: dict[str, Any] = {}
-    order = _order(train, leaves, shape, category, seed, device, quick)
+    seed, device = training.seed, training.device
+    given = None if estimator is None else estimate_of(train, estimator, device)
+    quick = Quick(train, seed, device)
+    order = order_of_leaves(leaves, quick, shape, category)
     labels = None
     if rectify == "own":
         labels = Rectify(rectify, after=warm_up)
     elif rectify != "none":
-        estimate = given_estimate or _quick_estimate(train, seed, device, quick)
-        labels = Rectify(rectify, estimate, normalise, warm_up)
+        labels = Rectify(rectify, given or quick.estimate(), normalise, warm_up)
     generator = torch.Generator().manual_seed(seed)
     rows = sum(shape.level_sizes)
     scorer = random_din(rows, dim, windows_of(length), norm=norm, generator=generator)
     index = Tree(
         scorer,
-        torch.from_numpy(tree_build.item_of(order, shape)),
+        torch.from_numpy(build.item_of(order, shape)),
         torch.ones(train.num_items, dtype=torch.bool),
         torch.tensor(arity),
         torch.tensor(shape.depth),
         torch.tensor(float(beam), dtype=torch.float64),
         torch.tensor(sampling == "siblings"),
     )
-    loss = TreeLoss(objective, sampling, draws)
-    reading = Reading(length, min_history, windows == "last", max_instances)
     learning = None
     if rounds > 1:
         learning = Rounds(starts_of(rounds, epochs), relearn, per_item, gap, deal, move)
     parts = Composition(
-        Recent(torch.tensor(length)), scorer, index, loss, draws * shape.depth, proposes=False,
-        shared=False, reading=reading, rounds=learning, rectify=labels,
+        Recent(torch.tensor(length)),
+        scorer,
+        Windows(
+            train, length, least=min_history, last=windows == "last", most=max_instances, seed=seed
+        ),
+        Negatives(
+            index, TreeLoss(objective, sampling, draws), draws * shape.depth, shared=False,
+            proposes=False, recall=None,
+        ),
+        TreeEpochs(index, learning, labels),
+        Decline(learning.starts if learning and restart else (), by_step=True),
     )  # fmt: skip
-    settings = Settings(
-        size, lr, decay, seed, precision, lr_end=lr_end, per_row=per_row,
-        epochs=epochs, by_step=True, restart=restart,
-    )  # fmt: skip
-    return Job(parts, settings, Schedule(epochs, patience, device))
+    return Descent(parts, training)
 
 
 def _chosen(given: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """What was given, and where nothing was, what is right for the device."""
-    preset = PRESET[pick_device(device).type]
+    """The given options, those that are None as the device presets them."""
+    preset = PRESETS[pick_device(device).type]
     return {n: preset[n] if value is None else value for n, value in given.items()}
 
 
 def _say_preset(taken: Mapping[str, Any], sampling: str) -> None:
-    """What was taken because of the device; siblings, and what a beam sees, have their number."""
+    """Say what the device decided; siblings and a beam have a number of their own."""
     counted = sampling in ("tree", "uniform")
     words = [f"{n}={v}" for n, v in taken.items() if n != "negatives" or counted]
     if words:
@@ -274,105 +236,20 @@ def _say_preset(taken: Mapping[str, Any], sampling: str) -> None:
 
 
 def _check(given: Mapping[str, Any]) -> None:
-    """Refuse what makes no sense, before any work is done."""
-    leaves = given["leaves"]
-    if leaves not in LEAVES and not os.path.exists(leaves):
-        raise SoftdexError(
-            f"tree: there is no way to order leaves, and no saved tree, {leaves!r}. "
-            f"{nearest(leaves, LEAVES)}"
-        )
+    """Refuse options that contradict each other, before any work is done."""
+    rectify, epochs, leaves = given["rectify"], given["epochs"], given["leaves"]
     if given["sampling"] in ("siblings", "beam") and given["objective"] == "softmax":
         raise SoftdexError(
             f"tree: {given['sampling']} is for objective='binary'. Use sampling='tree'."
         )
-    if given["rounds"] > given["epochs"]:
+    if given["rounds"] > epochs:
+        raise SoftdexError(f"tree: {given['rounds']} rounds need as many epochs, got {epochs}.")
+    if rectify != "none" and given["warm_up"] >= epochs:
         raise SoftdexError(
-            f"tree: {given['rounds']} rounds need as many epochs, got {given['epochs']}."
+            f"tree: a warm_up of {given['warm_up']} epochs leaves none of {epochs} for rectified "
+            "labels. Give more epochs, or a smaller warm_up."
         )
-    if given["rectify"] != "none" and given["warm_up"] >= given["epochs"]:
-        raise SoftdexError(
-            f"tree: a warm_up of {given['warm_up']} epochs leaves none of {given['epochs']} for "
-            "rectified labels. Give more epochs, or a smaller warm_up."
-        )
-    if given["rectify"] == "own" and given["objective"] == "softmax":
+    if rectify == "own" and given["objective"] == "softmax":
         raise SoftdexError("tree: rectify='own' is for objective='binary'. Use 'path'.")
-    if given["leaves"] == "category" and given["category"] is None:
+    if isinstance(leaves, str) and leaves == "category" and given["category"] is None:
         raise SoftdexError("tree: leaves='category' needs category=, a column of the item table.")
-
-
-def _order(
-    train: Interactions,
-    how: str,
-    shape: tree_build.Shape,
-    category: str | None,
-    seed: int,
-    device: str,
-    quick: dict[str, Any],
-) -> np.ndarray:
-    """Items in the order of their leaves; a model that is trained for it is kept in `quick`."""
-    if how == "none":
-        return np.arange(train.num_items)
-    if how == "random":
-        return tree_build.random(train.num_items, seed=seed)
-    if how == "category":
-        assert category is not None
-        return tree_build.by_category(categories(train, category), seed=seed)
-    if how not in LEAVES:
-        return _order_of(train, how)
-    say(f"vectors of a quick {how} model first, for the leaves")
-    if how == "factors":
-        job: Any = rg(train, dim=64, epochs=4, seed=seed, device=device)
-        loop.train(job, train)
-    else:
-        job = _sequence_model(train, seed, device, quick)
-    vectors = job.scorer.items.weight.detach().float().cpu().numpy()
-    return tree_build.by_vectors(vectors, shape, seed=seed)
-
-
-def _order_of(train: Interactions, path: str) -> np.ndarray:
-    """Items as they lie in a saved tree, those that it does not know behind them."""
-    model = load(path)
-    if not isinstance(model.index, Tree):
-        raise SoftdexError(f"tree: leaves={path!r} is {model.recipe}, which has no tree.")
-    lies = model.index.item_of.cpu().numpy()
-    known = train.items.lookup(model.items.take(lies[lies >= 0]))
-    known = known[known >= 0]
-    if not len(known):
-        raise SoftdexError(f"tree: the tree of leaves={path!r} has no item in common with the log.")
-    say(f"the tree of {path} has {len(known):,} of {train.num_items:,} items")
-    return np.append(known, np.setdiff1d(np.arange(train.num_items), known))
-
-
-def _sequence_model(train: Interactions, seed: int, device: str, quick: dict[str, Any]) -> Any:
-    """A quickly trained `sasrec`, once."""
-    if "sequence" not in quick:
-        job = sequence(
-            train, dim=64, max_history=50, epochs=8, lr=0.003, patience=0, seed=seed,
-            objective="ssm", index="uniform", negatives=1000, device=device,
-        )  # fmt: skip
-        loop.train(job, train)
-        quick["sequence"] = job
-    return quick["sequence"]
-
-
-def _quick_estimate(train: Interactions, seed: int, device: str, quick: dict[str, Any]) -> Estimate:
-    """What a quickly trained model says of how likely items are."""
-    if "sequence" not in quick:
-        say("a quick sequence model first, to rectify labels")
-    job = _sequence_model(train, seed, device, quick)
-    return estimate_by(job.encoder.eval(), job.scorer.eval())
-
-
-def _given_estimate(train: Interactions, path: str, device: str) -> Estimate:
-    """What a saved model says."""
-    model = load(path)
-    encoder: Any = model.encoder
-    scorer: Any = model.index.scorer
-    if not isinstance(encoder, Sequence):
-        raise SoftdexError(f"tree: estimator={path!r} is {model.recipe}. Give a saved sasrec.")
-    if model.items.sha256 != train.items.sha256:
-        raise SoftdexError(
-            f"tree: estimator={path!r} knows other items than the log. Fit it on it."
-        )
-    where = pick_device(device)
-    return estimate_by(encoder.to(where).eval(), scorer.to(where).eval())

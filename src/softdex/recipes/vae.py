@@ -1,109 +1,71 @@
-"""Variational autoencoders of histories: against all items (Mult-VAE), or draws (FastVAE)."""
+"""Variational autoencoders of histories: Mult-VAE (full softmax) and FastVAE (sampled softmax)."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from softdex.data.interactions import Interactions
 from softdex.encode.history import Vae
-from softdex.machine import pick_device
-from softdex.recipes.compose import PROPOSALS, READ_BY_INDEX, against, automatic
+from softdex.options import at_least_0, below_1, only, positive
+from softdex.recipes.compose import Sampling
+from softdex.recipes.variant import Variant
 from softdex.score.product import Dot
-from softdex.solve.gradient.trainer import Composition, Job, Settings
-from softdex.solve.loop import Schedule
+from softdex.solve.gradient.feed import Histories
+from softdex.solve.gradient.trainer import Composition, Descent
+from softdex.solve.gradient.training import Training
 
-ABOUT = {
-    "mult_vae": "A history read by a variational autoencoder, full softmax: cost grows with items.",
-    "fastvae": "The same against draws from a multi-index: cost does not grow with the catalogue.",
-    "vae": "What mult_vae and fastvae are variants of.",
-}
-VARIANTS: dict[str, dict[str, Any]] = {
-    "mult_vae": {"index": "full"},
-    "fastvae": {"index": "imi_popularity", "per_row": True, "lr": 0.003},
-}
-FIXED = {"mult_vae": ("index",)}
 SPACE = {"lr": (0.0005, 0.01), "beta": (0.02, 1.0), "dropout": [0.3, 0.5, 0.7]}
-READ_BY = (*READ_BY_INDEX, ("popularity", "index", ("auto", "imi_popularity")))
-WORDS = {
-    "index": ("auto", *PROPOSALS, "full"),
-    "popularity": ("count", "log", "power"),
-    "precision": ("float32", "bf16"),
-}
-POSITIVE = (
-    "dim", "hidden", "latent", "negatives", "codewords", "refit_every", "max_history", "epochs",
-    "batch_size", "lr",
-)  # fmt: skip
-AT_LEAST_0 = ("beta", "anneal", "decay", "patience", "seed", "power")
-FROM_0_TO_1 = ("lr_end",)
-BELOW_1 = ("dropout",)
+VARIANTS = {
+    "vae": Variant("A variational autoencoder of histories, with every option.", space=SPACE),
+    "mult_vae": Variant(
+        "A variational autoencoder of histories, full softmax: its cost grows with the items.",
+        {"index": "full"}, ("index",), SPACE,
+    ),
+    "fastvae": Variant(
+        "The same on draws from a multi-index: its cost does not grow with the catalogue.",
+        {"index": "imi_popularity", "per_row": True, "lr": 0.003}, (), SPACE,
+    ),
+}  # fmt: skip
 
 
 def vae(
     train: Interactions,
     *,
-    index: str = "auto",
-    dim: int = 200,
-    hidden: int = 200,
-    latent: int = 64,
-    dropout: float = 0.5,
-    beta: float = 0.3,
-    anneal: int = 0,
-    max_history: int = 200,
-    negatives: int = 500,
-    popularity: str = "power",
-    power: float = 0.5,
-    codewords: int = 64,
-    refit_every: int = 500,
-    epochs: int = 60,
-    batch_size: int | None = None,
-    lr: float = 0.002,
-    lr_end: float = 0.05,
-    decay: float = 0.0,
-    per_row: bool = False,
-    patience: int = 0,
-    seed: int = 0,
-    device: str = "auto",
-    precision: str = "float32",
-) -> Job:
-    """Learn to read a history: it becomes a normal law over a few numbers, and these a query.
+    dim: Annotated[int, positive] = 200,
+    hidden: Annotated[int, positive] = 200,
+    latent: Annotated[int, positive] = 64,
+    dropout: Annotated[float, below_1] = 0.5,
+    beta: Annotated[float, at_least_0] = 0.3,
+    anneal: Annotated[int, at_least_0] = 0,
+    max_history: Annotated[int, positive] = 200,
+    popularity: Annotated[
+        Literal["count", "log", "power"], only(index=("auto", "imi_popularity"))
+    ] = "power",
+    sampling: Sampling = Sampling(index="auto", negatives=500),
+    training: Training = Training(lr=0.002, lr_end=0.05, patience=0),
+) -> Descent:
+    """Learn to reconstruct a history from a normal distribution over a few latent numbers.
 
-    Users need no vector of their own: whoever has a history is served.
+    Users need no vector of their own: every user with a history is served.
 
     Args:
-        index: what proposes the negatives: `imi_uniform`, `imi_popularity`, `imi_exact` (the
-            multi-index), `uniform`, `popularity` or `kernel`; `full` takes all items, and `auto`
-            chooses by the number of items and says why.
-        dim: length of the items' vectors and of the query.
-        hidden: length of the vectors with which a history is read.
-        latent: how many numbers describe a user.
-        dropout: share of the history that is left out in training.
+        dim: length of the item vectors and of the query.
+        hidden: length of the vectors that a history is read with.
+        latent: number of latent numbers per user.
+        dropout: fraction of the history that is left out in training.
         beta: weight of the Kullback-Leibler term.
-        anneal: steps in which it rises from 0.
-        max_history: how many items of a history a step takes; they count for all of it.
-        negatives: draws a user.
-        popularity: how an item of a cell is drawn: by its `count`, its `log` or its `power`.
-        power: of the counts, for `popularity` and `power`.
-        codewords: of each of the two codebooks of the multi-index.
-        refit_every: steps after which the multi-index follows the vectors.
-        epochs: at most so many passes over the users.
-        batch_size: users a step; None: 256, or fewer where there are few (64 steps an epoch).
-        lr: learning rate.
-        lr_end: what of it is left in the last epoch; it falls evenly.
-        decay: weights shrink by lr * decay.
-        per_row: one second moment a row: a third less memory and traffic, and wants a larger rate.
-        patience: epochs without a better validation metric before stopping; 0 never stops: the rate
-            falls to the end, and the best epoch is kept.
-        seed: of initial vectors, order and draws.
-        device: `auto`, `cpu`, `cuda`.
-        precision: `float32` or `bf16`.
+        anneal: steps in which that weight rises from 0.
+        max_history: items of a history per step; they count for all of it.
+        popularity: weight of an item inside its cell of the multi-index: its `count`, its `log` or
+            its `power`.
     """
-    batch_size = min(256, max(16, train.num_users // 64)) if batch_size is None else batch_size
-    if index == "auto":
-        index = automatic(train.num_items, dim, batch_size, pick_device(device))
-    generator = torch.Generator().manual_seed(seed)
+    size = training.batch_size or min(256, max(16, train.num_users // 64))
+    sampling = sampling.chosen(train.num_items, dim, size, training.device)
+    generator = torch.Generator().manual_seed(training.seed)
 
     def random(*shape: int, scale: float) -> Tensor:
         return torch.randn(*shape, generator=generator) * scale
@@ -120,10 +82,8 @@ def vae(
         beta=beta,
         anneal=anneal,
     )
-    rest = {"codewords": codewords, "popularity": popularity, "power": power, "seed": seed}
-    chosen = against(index, "ssm", scorer, train, negatives, correct="all", **rest)
-    settings = Settings(
-        batch_size, lr, decay, seed, precision, refit_every, lr_end, epochs, per_row
+    against = sampling.against(
+        "ssm", scorer, train, correct="all", popularity=popularity, seed=training.seed
     )
-    parts = Composition(encoder, scorer, *chosen, targets=max_history)
-    return Job(parts, settings, Schedule(epochs, patience, device))
+    parts = Composition(encoder, scorer, Histories(train, max_history, training.seed), against)
+    return Descent(parts, replace(training, batch_size=size))

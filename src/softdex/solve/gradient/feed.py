@@ -1,9 +1,13 @@
-"""Feeds: batches made on the device from index ranges: events, histories, sequences, windows."""
+"""Feeds: what a step trains on, made on the device from index ranges.
+
+A feed cuts the training log into rows (events, users, sequences or windows), makes batches of them,
+and asks the encoder for their queries. Shapes: B rows per batch, L items per history, Q queries.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -13,30 +17,61 @@ from softdex.data.interactions import Interactions
 from softdex.errors import DataError
 from softdex.solve.closed.neighbours import cosine_neighbours
 
-ALIKE = 10  # items that may stand for one
-SPREADS = 6  # standard deviations of a batch's size that are allowed for
-TINY = 1e-12  # the least that the weights of a batch are taken to be together
+ALIKE = 10  # items that may stand in for a target
+SPREADS = 6  # standard deviations that are allowed for the number of items in a batch
+TINY = 1e-12  # lower bound of the total weight of a batch
 
 
 class Batch(NamedTuple):
-    """Users (B,), what they should find, (B,) or (B, L) with -1 behind the end, and what each of
-    these counts in the loss."""
+    """Users (B,), their targets (B,) or (B, L) padded with -1, and the weight of each target."""
 
     users: Tensor
     target: Tensor
     weight: Tensor
 
 
-class Events:
-    """Batches of events; an event counts by its weight.
+class Asked(NamedTuple):
+    """Queries, the target of each, (Q,) or (Q, L), its weight in the loss, and a scalar that the
+    encoder adds to the loss, if any."""
 
-    In a share `smooth` of them the target is one of the ALIKE items that are had most by the same
-    users, likelier the more alike it is.
+    query: Any
+    target: Tensor
+    weight: Tensor
+    penalty: Tensor | None = None
+
+
+class Feed(Protocol):
+    """Rows to train on.
+
+    Attributes:
+        size: rows per epoch.
     """
 
-    def __init__(self, log: Interactions, smooth: float, device: torch.device) -> None:
-        columns = (log.user, log.item) if log.weight is None else (log.user, log.item, log.weight)
-        self.columns = [torch.from_numpy(column.copy()).to(device) for column in columns]
+    size: int
+
+    def to(self, device: torch.device) -> None:
+        """Move the rows to a device."""
+        ...
+
+    def ask(self, encoder: Any, at: Tensor, generator: torch.Generator) -> Asked:
+        """The queries and targets of rows `at` (B,)."""
+        ...
+
+    def extent(self, batch: int, encoder: Any) -> tuple[int, int, int]:
+        """Of a batch of so many rows: queries, targets per query, and bytes the encoder holds."""
+        ...
+
+
+class Events:
+    """A row is an event; its weight in the loss is that of the log.
+
+    In a fraction `smooth` of the events another item stands in for the target: one of the ALIKE
+    items with the most similar users, in proportion to the similarity.
+    """
+
+    def __init__(self, log: Interactions, smooth: float = 0.0) -> None:
+        self.user, self.item = (torch.from_numpy(c.copy()) for c in (log.user, log.item))
+        self.weight = None if log.weight is None else torch.from_numpy(log.weight.copy())
         self.size, self.smooth = len(log), smooth
         if smooth:
             lists = cosine_neighbours(log.csr(binary=True), ALIKE, user_power=1.0)
@@ -46,43 +81,61 @@ class Events:
             chance = np.zeros(alike.shape, np.float32)
             alike[row, place], chance[row, place] = lists.indices, lists.data
             up_to = chance.cumsum(1) / np.maximum(chance.sum(1, keepdims=True), TINY)
-            self.alike, self.up_to = (torch.from_numpy(t).to(device) for t in (alike, up_to))
+            self.alike, self.up_to = torch.from_numpy(alike), torch.from_numpy(up_to)
+
+    def to(self, device: torch.device) -> None:
+        """Move the events to a device."""
+        _move(self, device)
 
     def batch(self, at: Tensor, generator: torch.Generator) -> Batch:
         """The events of these numbers."""
-        user, item, *given = (column[at] for column in self.columns)
+        user, item = self.user[at], self.item[at]
         if self.smooth:
             which, whether = torch.rand(2, len(at), 1, generator=generator, device=at.device)
             item = item.long()
             place = (self.up_to[item] <= which).sum(1, keepdim=True).clamp(max=ALIKE - 1)
             other = self.alike[item].gather(1, place)
             item = torch.where(whether < self.smooth, other, item.unsqueeze(1)).squeeze(1)
-        weight = given[0] if given else torch.ones_like(at, dtype=torch.float32)
+        ones = torch.ones_like(at, dtype=torch.float32)
+        weight = ones if self.weight is None else self.weight[at]
         return Batch(user.long(), item.long(), weight / weight.sum().clamp(min=TINY))
+
+    def ask(self, encoder: Any, at: Tensor, generator: torch.Generator) -> Asked:
+        """One query per event; an encoder that reads histories leaves the target out."""
+        users, target, weight = self.batch(at, generator)
+        return Asked(encoder(users, leave_out=target), target, weight)
+
+    def extent(self, batch: int, encoder: Any) -> tuple[int, int, int]:
+        """One query and one target per event."""
+        return batch, 1, 0
 
 
 class Histories:
-    """Batches of users, each with up to so many of their items, the loss a mean over all items.
+    """A row is a user with up to `most` of their items; the loss is a mean over all items.
 
-    Of a longer history a part is taken that begins at a random place of its shuffled items, and
-    counts for the whole.
+    A longer history is cut: a part that begins at a random place of the shuffled items counts for
+    the whole.
     """
 
-    def __init__(self, log: Interactions, most: int, seed: int, device: torch.device) -> None:
+    def __init__(self, log: Interactions, most: int, seed: int = 0) -> None:
         matrix = log.confidences[0]
         length = np.diff(matrix.indptr)
         row = np.repeat(np.arange(len(length)), length)
         mixed = np.lexsort((np.random.default_rng(seed).random(len(row)), row))
         users = np.flatnonzero(length)
         columns = (users, matrix.indptr[users], length[users], matrix.indices[mixed])
-        taken = (torch.from_numpy(c.astype(np.int64)).to(device) for c in columns)
+        taken = (torch.from_numpy(c.astype(np.int64)) for c in columns)
         self.users, self.start, self.length, self.ids = taken
-        self.counts = torch.from_numpy(matrix.data[mixed].astype(np.float32)).to(device)
+        self.counts = torch.from_numpy(matrix.data[mixed].astype(np.float32))
         self.most, self.size = min(most, int(length.max())), len(users)
         self.mean = float(matrix.sum()) / len(users)
 
+    def to(self, device: torch.device) -> None:
+        """Move the histories to a device."""
+        _move(self, device)
+
     def batch(self, at: Tensor, generator: torch.Generator) -> Batch:
-        """The users of these numbers. On a GPU always as wide, so that nothing waits for it."""
+        """The users of these numbers. The width is constant on a GPU: nothing waits for it."""
         length = self.length[at].unsqueeze(1)
         width = self.most if at.is_cuda else min(self.most, int(length.max()))
         place = torch.arange(width, device=at.device)
@@ -94,42 +147,59 @@ class Histories:
         scale = length / length.clamp(max=width) / (len(at) * self.mean)
         return Batch(self.users[at], target, self.counts[place] * real * scale)
 
+    def ask(self, encoder: Any, at: Tensor, generator: torch.Generator) -> Asked:
+        """One query per user: the encoder learns to reconstruct the history it reads."""
+        _, target, weight = self.batch(at, generator)
+        query, penalty = encoder.learn(target, generator)
+        return Asked(query, target, weight, penalty.float().mean() / self.mean)
+
+    def extent(self, batch: int, encoder: Any) -> tuple[int, int, int]:
+        """One query per user, with a history of targets."""
+        return batch, self.most, 0
+
 
 class Sequences:
-    """Batches of users with their items in the order of time, as wide as the encoder reads and one
-    more; of a longer history there are several, so that each item is once what should be found.
+    """A row is a user with their items in the order of time; each item is predicted from those
+    before it.
+
+    A sequence is as wide as the encoder reads and one more. A longer history is cut into several,
+    so that each item is a target once. `rows` > 0 trains on that many random positions per step.
     """
 
-    def __init__(self, log: Interactions, most: int, device: torch.device) -> None:
+    def __init__(self, log: Interactions, most: int, rows: int = 0) -> None:
         history = log.histories
-        rows = np.flatnonzero(history.lengths > 1)
-        if not len(rows):
+        users = np.flatnonzero(history.lengths > 1)
+        if not len(users):
             raise DataError(
-                "fit: no user has two events, so nothing follows on anything. Choose a recipe that "
-                "does not read sequences."
+                "fit: no user has two events, so there is no next item to predict. Choose a recipe "
+                "that does not read sequences."
             )
-        parts = -(-(history.lengths[rows] - 1) // most)
+        parts = -(-(history.lengths[users] - 1) // most)
         part = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
-        user = np.repeat(rows, parts)
+        user = np.repeat(users, parts)
         end = history.indptr[1:][user] - part * most
         start = np.maximum(history.indptr[:-1][user], end - most - 1)
         weight = np.ones(len(log), np.float32) if log.weight is None else in_time(log, log.weight)
         columns = user, start, end - start, history.ids
         self.users, self.start, self.length, self.ids = (
-            torch.from_numpy(np.asarray(c, np.int64)).to(device) for c in columns
+            torch.from_numpy(np.asarray(c, np.int64)) for c in columns
         )
-        self.weight = torch.from_numpy(np.asarray(weight, np.float32)).to(device)
-        self.most, self.size = min(most, int((end - start).max()) - 1), len(user)
+        self.weight = torch.from_numpy(np.asarray(weight, np.float32))
+        self.most, self.size, self.rows = min(most, int((end - start).max()) - 1), len(user), rows
         self.mean, self.spread = float((end - start - 1).mean()), float((end - start - 1).std())
 
+    def to(self, device: torch.device) -> None:
+        """Move the sequences to a device."""
+        _move(self, device)
+
     def real(self, size: int) -> int:
-        """Positions of so many windows that hold an item to be found, hardly ever more."""
+        """Positions with a target in so many sequences: an upper bound that hardly ever fails."""
         return math.ceil(
             min(size * self.most, size * self.mean + SPREADS * size**0.5 * self.spread)
         )
 
     def batch(self, at: Tensor, generator: torch.Generator) -> Batch:
-        """The windows of these numbers. On a GPU always as wide, so that nothing waits for it."""
+        """The sequences of these numbers. The width is constant on a GPU: nothing waits for it."""
         length = self.length[at].unsqueeze(1)
         width = self.most + 1 if at.is_cuda else int(length.max())
         place = torch.arange(width, device=at.device)
@@ -139,57 +209,84 @@ class Sequences:
             self.users[at], torch.where(real, self.ids[place], -1), self.weight[place] * real
         )
 
+    def ask(self, encoder: Any, at: Tensor, generator: torch.Generator) -> Asked:
+        """One query behind each item but the last; the item that follows is its target."""
+        _, sequence, weight = self.batch(at, generator)
+        return self.positions(encoder, sequence, weight, generator)
 
-class Reading(NamedTuple):
-    """What is read of histories, and which of their items are to be found.
+    def positions(
+        self, encoder: Any, sequence: Tensor, weight: Tensor, generator: torch.Generator
+    ) -> Asked:
+        """The queries of sequences (B, L + 1), at random positions with a target if not at all."""
+        read = torch.where(sequence[:, 1:] >= 0, sequence[:, :-1], -1)  # has an item behind it
+        query = encoder.learn(read, generator)
+        target, weight = sequence[:, 1:].reshape(-1), weight[:, 1:].reshape(-1)
+        query = query.reshape(len(target), -1)
+        rows = self.rows or self.real(len(sequence))
+        if rows < len(target):
+            chance = torch.rand(len(target), generator=generator, device=target.device)
+            at = torch.where(target >= 0, chance, chance - 1).topk(rows).indices
+            query, target, weight = query[at], target[at], weight[at]
+        return Asked(query, target, weight / weight.sum().clamp(min=TINY))
 
-    Attributes:
-        length: how many of the latest items are read.
-        least: an item is to be found if so many stand before it.
-        last: only the last item of each history is.
-        most: at most so many of them, drawn at random; 0: all.
-    """
-
-    length: int
-    least: int = 1
-    last: bool = False
-    most: int = 0
+    def extent(self, batch: int, encoder: Any) -> tuple[int, int, int]:
+        """One query per position, beside what the encoder's layers make of every position."""
+        return self.rows or batch * self.most, 1, 8 * batch * int(encoder.query_bytes)
 
 
 class Windows:
-    """Batches of items to be found, each with the items before it at the right of a row, -1 before
-    the history's beginning. `labels` (N, J), if there are some, say what each level of a tree
-    counts."""
+    """A row is a target with the `length` items before it, which are the query as they are.
+
+    Histories stand at the right of a row, padded with -1. `labels` (N, J), if set, weigh the levels
+    of a tree per row.
+
+    Args:
+        log: the training events.
+        length: items of history per target.
+        least: an item is a target if at least this many stand before it.
+        last: only the last item of each history is a target.
+        most: at most this many targets, drawn at random; 0: all.
+        seed: of that draw.
+    """
 
     def __init__(
-        self, log: Interactions, reading: Reading, seed: int, device: torch.device
+        self,
+        log: Interactions,
+        length: int,
+        *,
+        least: int = 1,
+        last: bool = False,
+        most: int = 0,
+        seed: int = 0,
     ) -> None:
         history = log.histories
         at = np.arange(len(history.ids))
         begin = history.indptr[:-1][history.row_of]
-        asked = at - begin >= reading.least
-        if reading.last:
+        asked = at - begin >= least
+        if last:
             asked &= at == history.indptr[1:][history.row_of] - 1
         found = np.flatnonzero(asked)
         if not len(found):
             raise DataError(
-                f"fit: no user has more than {reading.least} events, so nothing follows on "
-                "anything. Lower min_history, or choose a recipe that does not read sequences."
+                f"fit: no user has more than {least} events, so there is no item to predict. Lower "
+                "min_history, or choose a recipe that does not read sequences."
             )
-        if 0 < reading.most < len(found):
-            drawn = np.random.default_rng(seed).choice(len(found), reading.most, replace=False)
+        if 0 < most < len(found):
+            drawn = np.random.default_rng(seed).choice(len(found), most, replace=False)
             found = found[np.sort(drawn)]
         weight = np.ones(len(log), np.float32) if log.weight is None else in_time(log, log.weight)
         columns = found, begin[found], history.ids
-        self.at, self.begin, self.ids = (
-            torch.from_numpy(np.asarray(c, np.int64)).to(device) for c in columns
-        )
-        self.weight = torch.from_numpy(np.asarray(weight[found], np.float32)).to(device)
-        self.length, self.size = reading.length, len(found)
+        self.at, self.begin, self.ids = (torch.from_numpy(np.asarray(c, np.int64)) for c in columns)
+        self.weight = torch.from_numpy(np.asarray(weight[found], np.float32))
+        self.length, self.size = length, len(found)
         self.labels: Tensor | None = None
 
+    def to(self, device: torch.device) -> None:
+        """Move the windows to a device."""
+        _move(self, device)
+
     def batch(self, at: Tensor, generator: torch.Generator) -> Batch:
-        """The items of these numbers; users are histories (B, L), weights (B, 1) or (B, J)."""
+        """The targets of these numbers; users are histories (B, L), weights (B, 1) or (B, J)."""
         weight = self.weight[at].unsqueeze(1)
         weight = weight / weight.sum().clamp(min=TINY)
         if self.labels is not None:
@@ -197,14 +294,28 @@ class Windows:
         return Batch(*self.instances(at), weight)
 
     def instances(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        """The histories (B, L) and items (B,) of these numbers."""
+        """The histories (B, L) and targets (B,) of these numbers."""
         end = self.at[at].unsqueeze(1)
         place = end - self.length + torch.arange(self.length, device=at.device)
         history = torch.where(place >= self.begin[at, None], self.ids[place.clamp(min=0)], -1)
         return history, self.ids[end[:, 0]]
+
+    def ask(self, encoder: Any, at: Tensor, generator: torch.Generator) -> Asked:
+        """The history itself is the query."""
+        return Asked(*self.batch(at, generator))
+
+    def extent(self, batch: int, encoder: Any) -> tuple[int, int, int]:
+        """One query and one target per row."""
+        return batch, 1, 0
 
 
 def in_time(log: Interactions, column: np.ndarray) -> np.ndarray:
     """A column of the log in the order of its histories."""
     time = np.zeros(len(log)) if log.time is None else log.time
     return column[np.lexsort((time, log.user))]
+
+
+def _move(feed: Any, device: torch.device) -> None:
+    for name, value in vars(feed).items():
+        if isinstance(value, Tensor):
+            setattr(feed, name, value.to(device))

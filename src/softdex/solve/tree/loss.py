@@ -5,13 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
-from softdex.data.interactions import Interactions
-from softdex.errors import SoftdexError, choose
 from softdex.index.contract import Index
 from softdex.index.tree.tree import Level, Path, Tree
 from softdex.objective.layerwise import level_binary, level_softmax
@@ -150,18 +146,3 @@ def _led_to(index: Tree, query: Tensor, slot: Tensor) -> Tensor:
         label = label * (best == own % index.arity)
         labels.append(label)
     return torch.stack(labels[::-1], 1)
-
-
-def categories(train: Interactions, column: str) -> np.ndarray:
-    """The number of each item's category (I,), -1 for none; of a list the first counts."""
-    if train.item_table is None:
-        raise SoftdexError(
-            "fit: a tree by category reads the item table, and the log has none. Read it with "
-            "items=, or --items."
-        )
-    choose("fit", "column", column, train.item_table.column_names)
-    values = train.item_table[column].combine_chunks()
-    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
-        values = pa.array([cell[0] if cell else None for cell in values.to_pylist()])
-    codes = values.dictionary_encode().indices
-    return np.asarray(codes.fill_null(-1), np.int64)

@@ -1,0 +1,66 @@
+"""The proposals by name: recipes take their words from this table, so a new proposal is one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from softdex.index.contract import Index
+from softdex.index.imi.index import build, popularity_weight
+from softdex.index.kernel import Kernel
+from softdex.index.popularity import Popularity
+from softdex.index.uniform import Uniform
+from softdex.score.product import Product
+
+
+@dataclass(frozen=True)
+class ProposalOptions:
+    """What proposals are made of, beside a scorer and the events per item.
+
+    Attributes:
+        power: of the counts, for `popularity`, and for `imi_popularity` where it is by power.
+        codewords: per codebook of the multi-index.
+        popularity: weight of an item inside its cell: by its `count`, its `log` or its `power`.
+        seed: of the codebooks.
+    """
+
+    power: float = 0.5
+    codewords: int = 64
+    popularity: str = "log"
+    seed: int = 0
+
+
+class Proposal(NamedTuple):
+    """How to build an index that proposes negatives, and whether a batch can share its draws."""
+
+    build: Callable[[Product, Tensor, ProposalOptions], Index]
+    shared: bool = False
+
+
+def _imi(last: str) -> Callable[[Product, Tensor, ProposalOptions], Index]:
+    def built(scorer: Product, counts: Tensor, given: ProposalOptions) -> Index:
+        by_count = last == "popularity"
+        weight = popularity_weight(counts, given.popularity, given.power) if by_count else None
+        generator = torch.Generator().manual_seed(given.seed)
+        return build(
+            scorer, codewords=given.codewords, last=last, weight=weight,
+            residual=scorer.items.dim < 2, generator=generator,
+        )  # fmt: skip
+
+    return built
+
+
+PROPOSALS: dict[str, Proposal] = {
+    "uniform": Proposal(lambda scorer, counts, given: Uniform(scorer), shared=True),
+    "popularity": Proposal(
+        lambda scorer, counts, given: Popularity(scorer, counts, power=given.power), shared=True
+    ),
+    "imi_uniform": Proposal(_imi("uniform")),
+    "imi_popularity": Proposal(_imi("popularity")),
+    "imi_exact": Proposal(_imi("exact")),
+    "kernel": Proposal(lambda scorer, counts, given: Kernel(scorer)),
+}
