@@ -67,7 +67,7 @@ below_1 = Limit("from 0 to below 1", lambda value: 0 <= value < 1)
 
 def up_to(most: float) -> Limit:
     """Numbers from 0 to `most`."""
-    return Limit(f"from 0 to {most:g}", lambda value: 0 <= value <= most)
+    return Limit(f"from 0 to {most:g}".replace("e+0", "e"), lambda value: 0 <= value <= most)
 
 
 def one_of(*words: str) -> OneOf:
@@ -196,8 +196,8 @@ def check(where: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> dic
 
 def names_model(kind: Any, value: Any) -> bool:
     """Whether a value of this kind is the path of a saved model."""
-    words = [w for note in notes(kind) if isinstance(note, ModelOr) for w in ("", *note.words)]
-    return bool(words) and value is not None and value not in words
+    known = [note.words for note in notes(kind) if isinstance(note, ModelOr)]
+    return bool(known) and value is not None and value not in known[0]
 
 
 def words_of(kind: Any) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,8 @@ import torch
 
 import softdex as sdx
 from softdex.fit import extend, learn, take_over
-from softdex.recipes.mf import mf
+from softdex.recipes import make
 from softdex.solve.checkpoint import FILE
-from softdex.solve.loop import Schedule
 
 QUICK: dict[str, Any] = {"dim": 8, "epochs": 2, "negatives": 20, "device": "cpu"}
 
@@ -35,9 +35,9 @@ def test_vectors_of_known_keys_are_taken_over_and_new_keys_get_their_own(
 ) -> None:
     half = log.select((log.user % 2 == 0) & (log.item % 3 > 0)).compact()
     old = sdx.fit("ssm", half, **QUICK)
-    made = mf(log, **QUICK)
+    made = make("mf", log, QUICK)
     fresh = made.parts.encoder.vectors.weight.clone()
-    new = learn("ssm", {}, made._replace(schedule=Schedule(epochs=0)), log, start=old)
+    new = learn("ssm", {}, made._replace(training=replace(made.training, epochs=0)), log, start=old)
     users, items = vectors(new)
     rows = old.users.lookup(new.users.all())
     assert torch.equal(users[rows >= 0], vectors(old)[0][rows[rows >= 0]])
@@ -103,9 +103,9 @@ def test_a_training_that_needs_too_much_memory_is_refused_before_it_starts(
 
 
 def test_the_prediction_grows_with_what_costs_memory(parts: sdx.Split) -> None:
-    base = mf(parts.train, **QUICK).memory(parts.train)
+    base = make("mf", parts.train, QUICK).memory(parts.train)
     for more in ({"dim": 64}, {"negatives": 2000}):
-        assert mf(parts.train, **(QUICK | more)).memory(parts.train) > base
+        assert make("mf", parts.train, QUICK | more).memory(parts.train) > base
 
 
 # serving

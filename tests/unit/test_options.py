@@ -83,7 +83,7 @@ def test_a_wrong_name_and_a_wrong_value_are_errors_that_help() -> None:
 
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_recipe_declares_its_options_and_its_defaults_fit(name: str) -> None:
-    known = kinds(recipes.recipe(name))
+    known = recipes.kinds(name)
     for option, default in recipes.options(name).items():
         assert known[option] is not Any, f"{name}: {option} has no annotation"
         assert fits(default, known[option]), f"{name}: {option}={default!r}"

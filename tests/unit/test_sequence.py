@@ -16,7 +16,7 @@ import softdex as sdx
 from softdex.data.ragged import Ragged
 from softdex.encode.sequence import Dnn, Sequence
 from softdex.encode.table import Table
-from softdex.recipes.sequence import sequence
+from softdex.recipes import make
 from softdex.solve.gradient.feed import Sequences
 
 ITEMS, DIM, LAYERS, HEADS, HIDDEN, MOST = 20, 8, 2, 2, 12, 10
@@ -151,7 +151,7 @@ def cycles() -> sdx.Interactions:
 
 
 def test_every_event_but_a_users_first_is_to_be_found_once(cycles: sdx.Interactions) -> None:
-    feed = Sequences(cycles, 3, torch.device("cpu"))
+    feed = Sequences(cycles, 3)
     batch = feed.batch(torch.arange(feed.size), torch.Generator())
     assert batch.target.shape[1] == 4
     found = []
@@ -169,7 +169,7 @@ def test_every_event_but_a_users_first_is_to_be_found_once(cycles: sdx.Interacti
 def test_weights_stay_with_their_events_whatever_the_order_of_the_file() -> None:
     events = {"user": [1, 0, 1, 0, 1], "item": [5, 6, 7, 8, 9], "time": [3, 2, 1, 1, 2]}
     log = sdx.read(events | {"weight": [0.5, 0.6, 0.7, 0.8, 0.9]})
-    feed = Sequences(log, 5, torch.device("cpu"))
+    feed = Sequences(log, 5)
     batch = feed.batch(torch.arange(2), torch.Generator())
     keys = log.items.all().to_pylist()
     for row, weight in zip(batch.target, batch.weight, strict=True):
@@ -180,16 +180,20 @@ def test_weights_stay_with_their_events_whatever_the_order_of_the_file() -> None
 
 def test_users_with_one_event_teach_nothing_and_alone_are_refused() -> None:
     log = sdx.read([(0, 1, 1), (1, 2, 1), (1, 3, 2)])
-    assert Sequences(log, 5, torch.device("cpu")).size == 1
+    assert Sequences(log, 5).size == 1
     with pytest.raises(sdx.SoftdexError, match="no user has two events"):
         sdx.fit("sasrec", sdx.read([(0, 1, 1), (1, 2, 1)]), **SMALL)
 
 
 def test_rows_that_are_drawn_to_be_trained_on_are_real(cycles: sdx.Interactions) -> None:
-    trainer = sequence(cycles, objective="bir", positions=40, **SMALL).trainer(cycles)
+    trainer = make("sequence", cycles, {"objective": "bir", "positions": 40, **SMALL}).trainer(
+        cycles
+    )
     trainer.modules.train()
     batch = trainer.feed.batch(torch.arange(32), trainer.generator)
-    query, target, weight = trainer._queries(batch.target, batch.weight)
+    query, target, weight, _ = trainer.feed.positions(
+        trainer.parts.encoder, batch.target, batch.weight, trainer.generator
+    )
     assert query.shape == (40, 16)
     assert (target >= 0).all()
     assert weight.sum().item() == pytest.approx(1.0)
@@ -200,12 +204,15 @@ def test_the_last_query_of_every_window_is_the_one_that_is_served(
 ) -> None:
     """Whatever else is in the batch, and however wide it is."""
     every = {"dropout": 0.0, "positions": 10_000}
-    trainer = sequence(cycles, **(SMALL | every)).trainer(cycles)
+    trainer = make("sequence", cycles, SMALL | every).trainer(cycles)
     trainer.modules.train()
     batch = trainer.feed.batch(torch.arange(20), trainer.generator)
     wide = torch.nn.functional.pad(batch.target, (0, 3), value=-1)
     for rows in (batch.target, wide):
-        query, target, _ = trainer._queries(rows, torch.ones_like(rows, dtype=torch.float32))
+        ones = torch.ones_like(rows, dtype=torch.float32)
+        query, target, *_ = trainer.feed.positions(
+            trainer.parts.encoder, rows, ones, trainer.generator
+        )
         query, target = query.view(20, -1, 16), target.view(20, -1)
         for b in range(20):
             real = rows[b][rows[b] >= 0].tolist()
@@ -323,7 +330,7 @@ def test_new_items_come_into_a_sequence_model(cycles: sdx.Interactions) -> None:
         ({"heads": 3}, "heads to divide dim"),
         ({"dropout": 1.0}, "dropout from 0"),
         ({"objective": "bce"}, "softmax"),
-        ({"index": "imi_uniform"}, "draws nothing"),
+        ({"index": "imi_uniform"}, "index= has no effect"),
         ({"objective": "bir", "positions": 0}, "positions="),
         ({"max_history": 0}, "max_history > 0"),
     ],

@@ -11,11 +11,11 @@ import torch
 
 import softdex as sdx
 from softdex.machine import pick_device
-from softdex.recipes.mf import mf
+from softdex.recipes import make
 from softdex.solve.checkpoint import FILE, LOG, Keeper
 from softdex.solve.gradient import trainer as sgd
 from softdex.solve.gradient.probe import proposal_report
-from softdex.solve.gradient.trainer import Job
+from softdex.solve.gradient.trainer import Descent
 from softdex.solve.loop import Outcome, train
 
 SMALL: dict[str, Any] = {
@@ -24,21 +24,21 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def weights(made: Job) -> dict[str, torch.Tensor]:
+def weights(made: Descent) -> dict[str, torch.Tensor]:
     state = {f"e.{n}": t for n, t in made.parts.encoder.state_dict().items()}
     return state | {f"s.{n}": t for n, t in made.parts.scorer.state_dict().items()}
 
 
-def same(a: Job, b: Job) -> bool:
+def same(a: Descent, b: Descent) -> bool:
     left, right = weights(a), weights(b)
     return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
 
 
 def run(
     log: sdx.Interactions, keeper: Keeper | None = None, every: float = 300.0, **options: Any
-) -> tuple[Job, Outcome]:
-    made = mf(log, **(SMALL | options))
-    made = made._replace(schedule=made.schedule._replace(checkpoint_seconds=every))
+) -> tuple[Descent, Outcome]:
+    made = make("mf", log, (SMALL | options))
+    made = made._replace(checkpoint_seconds=every)
     return made, train(made, log, keeper=keeper)
 
 
@@ -76,7 +76,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(
 
 def test_the_weights_of_the_best_epoch_are_restored(log: sdx.Interactions) -> None:
     """The metric peaks at epoch 3 of 6; what remains is what epoch 3 left."""
-    made = mf(log, **(SMALL | {"epochs": 6}))
+    made = make("mf", log, (SMALL | {"epochs": 6}))
     marks = iter([0.1, 0.2, 0.5, 0.3, 0.2, 0.1])
     outcome = train(made, log, measure=lambda: next(marks))
     assert outcome.best_epoch == 2
@@ -84,7 +84,7 @@ def test_the_weights_of_the_best_epoch_are_restored(log: sdx.Interactions) -> No
 
 
 def test_training_stops_after_so_many_epochs_without_a_better_metric(log: sdx.Interactions) -> None:
-    made = mf(log, **(SMALL | {"epochs": 50, "patience": 3}))
+    made = make("mf", log, (SMALL | {"epochs": 50, "patience": 3}))
     marks = iter([0.1, 0.9, *([0.5] * 48)])
     outcome = train(made, log, measure=lambda: next(marks))
     assert len(outcome.history) == 5
@@ -125,19 +125,19 @@ def test_senseless_options_are_refused_before_any_work(
 
 @pytest.mark.parametrize(("bad", "words"), [
     ({"objective": "bpr", "index": "full"}, "bpr needs draws"),
-    ({"objective": "softmax", "index": "imi_popularity"}, "softmax takes all items"),
-    ({"objective": "bpr", "correct": "all"}, "correct= is for ssm"),
+    ({"objective": "softmax", "index": "imi_uniform"}, "no effect with objective=.softmax."),
+    ({"objective": "bpr", "correct": "all"}, "no effect with objective=.bpr."),
 ])  # fmt: skip
 def test_options_that_would_be_ignored_are_refused(
     log: sdx.Interactions, bad: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(sdx.SoftdexError, match=f"mf: .*{words}"):
-        mf(log, **bad)
+        sdx.fit("mf", log, **bad)
 
 
 def test_auto_never_gives_a_pairwise_loss_all_items(log: sdx.Interactions) -> None:
-    assert mf(log, objective="bpr", index="auto").parts.draws > 0
-    assert mf(log, objective="ssm", index="auto").parts.draws == 0
+    assert make("mf", log, {"objective": "bpr", "index": "auto"}).parts.negatives.draws > 0
+    assert make("mf", log, {"objective": "ssm", "index": "auto"}).parts.negatives.draws == 0
 
 
 # checkpoints
@@ -235,7 +235,7 @@ def test_the_report_of_the_exact_softmax_is_perfect_and_of_others_is_not(
     exact = proposal_report(Flat(made.parts.scorer), query, target, 200, generator)
     assert exact["kl"] == pytest.approx(0, abs=1e-6)
     assert exact["ess"] == pytest.approx(1, abs=1e-4)
-    uniform = proposal_report(made.parts.index, query, target, 200, generator)
+    uniform = proposal_report(made.parts.negatives.index, query, target, 200, generator)
     assert uniform["kl"] > 0.01
     assert uniform["ess"] < 0.99
     assert 0 <= uniform["hits"] < 0.1

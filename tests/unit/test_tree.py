@@ -17,8 +17,8 @@ from hostile import members, with_tensors
 from softdex.errors import ArtifactError, DataError, SoftdexError
 from softdex.index.contract import Filter
 from softdex.index.tree.tree import Tree
-from softdex.recipes.tree import tree as recipe
-from softdex.solve.tree.loss import categories
+from softdex.recipes import make
+from softdex.recipes.leaves import categories
 
 SMALL: dict[str, Any] = {
     "leaves": "random", "dim": 8, "beam": 10, "negatives": 10, "max_history": 8, "epochs": 3,
@@ -71,7 +71,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_model(parts: sdx.Split, tmp_
     from softdex.solve.loop import Run
 
     def job() -> Any:
-        return recipe(parts.train, **options("dtr", norm="batch"))
+        return make("tree", parts.train, options("dtr", norm="batch"))
 
     whole = Run(job(), parts.train)
     whole.advance(3)
@@ -232,7 +232,9 @@ def test_items_lie_by_their_category(log: sdx.Interactions, world: sdx.synthetic
     catalogue = world.item_table().add_column(0, "item", log.items.all())
     known = sdx.read(log.to_arrow(), items=catalogue, quiet=True)
     column = next(n for n in known.item_table.column_names if n != "item")
-    made = recipe(known, **options("dtr", leaves="category", category=column)).parts.index
+    made = make(
+        "tree", known, options("dtr", leaves="category", category=column)
+    ).parts.negatives.index
     assert isinstance(made, Tree)
     code = categories(known, column)[made.item_of[made.item_of >= 0].numpy()]
     assert (np.diff(code) != 0).sum() == len(set(code.tolist())) - 1
@@ -305,13 +307,13 @@ def test_repeats_in_what_is_excluded_count_once(fitted: sdx.Retriever) -> None:
 def test_nodes_of_a_level_that_is_taken_whole_learn_too(parts: sdx.Split, name: str) -> None:
     """A label is pulled up and all others are pushed down, where nothing was drawn."""
     given = {"objective": "binary", "sampling": "siblings"} if name == "plt" else {"negatives": 500}
-    job = recipe(parts.train, **options("dtr", **given))
+    job = make("tree", parts.train, options("dtr", **given))
     trainer = job.trainer(parts.train)
     trainer.modules.train()
     scorer: Any = job.scorer
     before = scorer.nodes.weight.clone()
     trainer.step(torch.arange(8))
-    first = job.parts.index.sizes[0]  # type: ignore[attr-defined]
+    first = job.parts.negatives.index.sizes[0]  # type: ignore[attr-defined]
     assert (scorer.nodes.weight != before).any(1)[:first].all()
 
 

@@ -21,6 +21,8 @@ from softdex.index.tree.learn import RULES, deal, learn
 from softdex.index.tree.tree import Tree
 from softdex.solve import loop
 from softdex.solve.gradient import trainer as sgd
+from softdex.solve.gradient.feed import Windows
+from softdex.solve.tree import epochs
 from softdex.solve.tree import relearn as rounds_of
 from softdex.solve.tree.loss import _looked_at
 
@@ -184,7 +186,7 @@ def test_trees_that_are_learned_know_far_more_than_chance(
 def test_what_moves_with_its_items_leaves_the_best_of_all_leaves_as_they_were(
     parts: sdx.Split,
 ) -> None:
-    made: Any = sdx.recipes.recipe("dtr")(parts.train, **SMALL)
+    made: Any = sdx.recipes.make("tree", parts.train, SMALL)
     trainer = made.trainer(parts.train)
     for _ in range(3):
         trainer.step(torch.arange(256))
@@ -203,7 +205,7 @@ def test_what_moves_with_its_items_leaves_the_best_of_all_leaves_as_they_were(
 @pytest.mark.parametrize("sampling", ["beam", "uniform"])
 def test_labels_of_ones_own_making_begin_after_the_warm_up(parts: sdx.Split, sampling: str) -> None:
     more = {"objective": "binary", "sampling": sampling, "rectify": "own", "warm_up": 1}
-    made: Any = sdx.recipes.recipe("tree")(parts.train, **SMALL, **more)
+    made: Any = sdx.recipes.make("tree", parts.train, SMALL | more)
     run = loop.Run(made, parts.train, quiet=True)
     trainer: Any = run.trainer
     run.advance(1)
@@ -213,7 +215,7 @@ def test_labels_of_ones_own_making_begin_after_the_warm_up(parts: sdx.Split, sam
 
 
 def test_how_likely_items_are_is_what_every_level_says(parts: sdx.Split) -> None:
-    made: Any = sdx.recipes.recipe("dtr")(parts.train, **SMALL)
+    made: Any = sdx.recipes.make("tree", parts.train, SMALL)
     trainer = made.trainer(parts.train)
     trainer.modules.eval()
     tree, at = trainer.index, torch.arange(0, 500, 7)
@@ -249,7 +251,7 @@ def test_a_run_in_parts_that_was_killed_ends_where_it_would_have(
 
     def counted(self: sgd.Trainer, at: Tensor) -> None:
         nonlocal steps
-        steps += self.parts.reading is not None
+        steps += isinstance(self.feed, Windows)
         if stop.startswith("inside") and steps == 6:
             raise KeyboardInterrupt
         step(self, at)
@@ -260,7 +262,7 @@ def test_a_run_in_parts_that_was_killed_ends_where_it_would_have(
     with monkeypatch.context() as patch:
         patch.setattr(sgd.Trainer, "step", counted)
         if stop.startswith("before"):
-            patch.setattr(sgd, "relearn", cut)
+            patch.setattr(epochs, "relearn", cut)
         with pytest.raises(KeyboardInterrupt):
             sdx.fit(name, parts.train, folder=tmp_path, **options)
     again = sdx.fit(name, parts.train, folder=tmp_path, resume=True, **options)
@@ -282,7 +284,7 @@ def test_a_run_in_parts_that_was_killed_ends_where_it_would_have(
         ("otm", {"negatives": 4}, "negatives= is fixed, .* 'tree' has it as an option"),
         ("dtr", {"rectify": "own"}, "rectify='own' is for objective='binary'"),
         ("dtr", {"gap": 3}, "gap= has no effect with rounds=1"),
-        ("dtr", {"leaves": "trees/old.sdx"}, "no saved tree, 'trees/old.sdx'"),
+        ("dtr", {"leaves": "trees/old.sdx"}, "no saved model 'trees/old.sdx'"),
         ("dtr", {"rectify": "path", "estimator": "nowhere.sdx"}, "nowhere.sdx"),
     ],
     ids=str,
@@ -312,7 +314,7 @@ def test_a_tree_can_begin_as_a_saved_one(parts: sdx.Split, tmp_path: Path) -> No
     order = [t.item_of[t.item_of >= 0].tolist() for t in (tree_in(learned), tree_in(model))]
     assert order[0] == order[1]
     sdx.fit("popular", parts.train).save(tmp_path / "p.sdx")
-    with pytest.raises(SoftdexError, match="is popular, which has no tree"):
+    with pytest.raises(SoftdexError, match="is a saved popular, which has no tree"):
         sdx.fit("otm", parts.train, **(BEAM | {"leaves": str(tmp_path / "p.sdx")}))
 
 
@@ -345,12 +347,12 @@ def test_what_a_beam_is_trained_on_is_what_it_looks_at(
 ) -> None:
     given = BEAM | {"beam": beam, "arity": arity}
     as_otm = {"objective": "binary", "sampling": "beam"}  # as otm has it
-    made: Any = sdx.recipes.recipe("tree")(parts.train, **given, **as_otm)
+    made: Any = sdx.recipes.make("tree", parts.train, given | as_otm)
     trainer = made.trainer(parts.train)
     trainer.modules.eval()
     query, item = trainer.feed.instances(torch.arange(64))
     slot = trainer.index.slot_of[item]
-    trained, there = _looked_at(trainer.index, query, slot, made.parts.loss.negatives)
+    trained, there = _looked_at(trainer.index, query, slot, made.parts.negatives.loss.negatives)
     looked_at = zip(trainer.index.beam(query, 1), trained, strict=True)
     for level, ((nodes, scores), path) in enumerate(looked_at):
         for row, own in enumerate(path.node.tolist()):

@@ -12,7 +12,7 @@ import torch
 import softdex as sdx
 from softdex.index.flat import Flat
 from softdex.index.imi.index import Imi
-from softdex.recipes.two_tower import two_tower
+from softdex.recipes import make
 from softdex.score.product import Dot
 from softdex.solve.gradient.in_batch import OBJECTIVES, InBatch
 
@@ -134,7 +134,7 @@ def test_a_killed_run_goes_on_to_the_very_same_model(
 
 def test_a_smaller_last_batch_and_a_batch_of_one_are_trained_on(log: sdx.Interactions) -> None:
     for objective in OBJECTIVES:
-        job = two_tower(log, objective=objective, **(SMALL | {"batch_size": 64}))
+        job = make("two_tower", log, SMALL | {"objective": objective, "batch_size": 64})
         trainer = job.trainer(log)
         trainer.modules.train()
         for size in (64, 7, 1):

@@ -128,7 +128,7 @@ def test_dropout_leaves_items_out_and_keeps_the_sum_on_average() -> None:
 
 
 def test_a_batch_holds_the_users_items_and_weights_that_add_up(log: sdx.Interactions) -> None:
-    feed = Histories(log, 50, 0, torch.device("cpu"))
+    feed = Histories(log, 50)
     batch = feed.batch(torch.arange(feed.size), torch.Generator())
     for user, row in zip(batch.users.tolist(), batch.target.tolist(), strict=True):
         assert sorted(i for i in row if i >= 0) == sorted(log.histories[user].tolist())
@@ -138,7 +138,7 @@ def test_a_batch_holds_the_users_items_and_weights_that_add_up(log: sdx.Interact
 
 def test_of_a_long_history_every_item_is_taken_equally_often_and_counts_for_the_rest() -> None:
     log = sdx.read([(0, i) for i in range(10)] + [(1, 0)])
-    feed = Histories(log, 4, 0, torch.device("cpu"))
+    feed = Histories(log, 4)
     generator, counts = torch.Generator().manual_seed(0), np.zeros(10)
     for _ in range(2000):
         batch = feed.batch(torch.tensor([0, 1]), generator)

@@ -31,6 +31,7 @@ from softdex.solve.gradient.rowwise import RowAdam
 from softdex.solve.gradient.training import Training
 from softdex.solve.loop import Probe, Progress, Schedule
 
+CHECKPOINT_SECONDS = 300.0
 PROBE_USERS, PROBE_CELLS = 16, 10_000_000
 TUNED_USERS, RECALL = 500, 0.99  # for the search of the served index
 
@@ -119,6 +120,7 @@ class Descent(NamedTuple):
 
     parts: Composition
     training: Training
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
 
     @property
     def encoder(self) -> nn.Module:
@@ -135,7 +137,8 @@ class Descent(NamedTuple):
     @property
     def schedule(self) -> Schedule:
         """How long the run is, and where it happens."""
-        return self.training.schedule
+        training, epochs = self.training, self.training.epochs or 0
+        return Schedule(epochs, training.patience, training.device, self.checkpoint_seconds)
 
     def trainer(self, log: Interactions) -> Trainer:
         """The run, ready to start."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from softdex.options import at_least_0, from_0_to_1, positive
-from softdex.solve.loop import Schedule
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,3 @@ class Training:
     seed: Annotated[int, at_least_0] = 0
     device: str = "auto"
     precision: Literal["float32", "bf16"] = "float32"
-
-    @property
-    def schedule(self) -> Schedule:
-        """How long the run is, and where it happens."""
-        return Schedule(self.epochs or 0, self.patience, self.device)
