@@ -1,8 +1,7 @@
 """The training loop: epochs, early stop, the best moment kept, checkpoints, Ctrl-C.
 
-What an epoch does is a trainer's business: a pass of gradient steps (`sgd`), a sweep of closed-form
-steps (`als`). A run can be stopped anywhere and goes on from its last checkpoint, on a CPU bit by
-bit.
+A trainer decides what an epoch does: a pass of gradient steps, or a sweep of closed-form steps. A run
+can be stopped anywhere and resumes from its last checkpoint, on a CPU bit for bit.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Probe = Callable[[], dict[str, float]]
 
 @dataclass
 class Progress:
-    """Where a run stands; everything in it is in the checkpoint."""
+    """The position of a run; all of it is in the checkpoint."""
 
     epoch: int = 0
     step: int = 0
@@ -41,11 +40,11 @@ class Trainer(Protocol):
     """Weights and optimiser of one run, as one thing to train, save and restore."""
 
     def state(self) -> dict[str, Tensor]:
-        """Everything the run needs to go on."""
+        """All tensors that the run needs to go on."""
         ...
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Go back to a saved state."""
+        """Restore a saved state."""
         ...
 
     def run_epoch(self, progress: Progress, pause: Callable[[], None]) -> float:
@@ -56,13 +55,13 @@ class Trainer(Protocol):
         ...
 
     def served(self) -> Index | None:
-        """The index that the trained model is served from; None: every item is scored."""
+        """The index that serves the trained model; None: every item is scored."""
         ...
 
 
 @runtime_checkable
 class Job(Protocol):
-    """What a recipe that learns returns: the model's parts, and how to train them."""
+    """What a recipe that trains returns: the parts of the model, and how to train them."""
 
     @property
     def encoder(self) -> nn.Module:
@@ -76,19 +75,19 @@ class Job(Protocol):
 
     @property
     def schedule(self) -> Schedule:
-        """How long and where."""
+        """How long the run is, and where it happens."""
         ...
 
     def trainer(self, log: Interactions) -> Trainer:
-        """The run, ready to start; parts end up on its device."""
+        """The run, ready to start; the parts are moved to its device."""
         ...
 
     def memory(self, log: Interactions) -> int:
-        """Bytes a training will hold at its peak, about."""
+        """The estimated peak memory of the training in bytes."""
         ...
 
     def probe(self, log: Interactions, trainer: Any) -> Probe | None:
-        """Figures to report after each epoch, if there are any."""
+        """A function that reports figures after each epoch, or None."""
         ...
 
 
@@ -96,10 +95,10 @@ class Schedule(NamedTuple):
     """How long a run is, and where it happens.
 
     Attributes:
-        epochs: at most so many.
-        patience: stop after so many epochs without a better metric; 0 never stops early.
+        epochs: maximum number of epochs.
+        patience: epochs without a better metric before the run stops; 0 never stops early.
         device: "auto" takes a GPU where there is one.
-        checkpoint_seconds: also keep a checkpoint inside long epochs.
+        checkpoint_seconds: interval of checkpoints inside long epochs.
     """
 
     epochs: int = 100
@@ -109,14 +108,14 @@ class Schedule(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a run came to: the epoch whose weights were restored, and a record per epoch."""
+    """The result of a run: the epoch whose weights were restored, and a record per epoch."""
 
     best_epoch: int
     history: list[dict[str, Any]]
 
 
 class Run:
-    """One training that can be carried on: `advance` it, as often as wanted, then `finish`."""
+    """One training, in parts: call `advance` any number of times, then `finish`."""
 
     def __init__(
         self,
@@ -140,14 +139,14 @@ class Run:
             say(f"resuming at epoch {self.progress.epoch + 1}, step {self.progress.step}")
 
     def is_over(self) -> bool:
-        """Whether the schedule is through, or patience at its end."""
+        """Whether the epochs or the patience are used up."""
         progress, schedule = self.progress, self.schedule
         waited = progress.epoch - 1 - progress.best_epoch
         tired = schedule.patience > 0 and progress.epoch > 0 and waited >= schedule.patience
         return tired or progress.epoch >= schedule.epochs
 
     def advance(self, epochs: int) -> None:
-        """Up to so many epochs more."""
+        """Train up to `epochs` more epochs."""
         until = self.progress.epoch + epochs
         began = time.perf_counter()
         keeper = self.keeper
@@ -165,7 +164,7 @@ class Run:
                     raise KeyboardInterrupt
 
     def finish(self) -> Outcome:
-        """Restore the best epoch, ready to serve."""
+        """Restore the best epoch, in evaluation mode."""
         if self.best is not None:
             self.trainer.load(self.best)
         self.parts.eval()
@@ -176,7 +175,7 @@ class Run:
             self.keeper.save(vars(self.progress), self.trainer.state(), self.best)
 
     def _epoch(self, asked_to_stop: Callable[[], bool]) -> dict[str, Any]:
-        """Train, measure, remember, and move on to the next epoch."""
+        """Train one epoch, measure it, and keep the best."""
         saved = time.monotonic()
 
         def pause() -> None:
@@ -224,10 +223,10 @@ def train(
     """Train a job in place; the weights of the best epoch are restored at the end.
 
     Args:
-        job: what is trained; its parts end up on the device of the schedule.
+        job: what is trained; its parts are moved to the device of the schedule.
         log: the training events.
-        measure: called after each epoch; higher is better. Without it the last epoch is kept.
-        keeper: keeps checkpoints; without one nothing is written.
+        measure: called after each epoch; higher is better. None keeps the last epoch.
+        keeper: writes checkpoints; None writes nothing.
     """
     run = Run(job, log, measure=measure, keeper=keeper)
     run.advance(job.schedule.epochs)

@@ -1,4 +1,4 @@
-"""In-batch losses for training: what the batch holds, and what is remembered of earlier ones."""
+"""In-batch losses: the negatives of a row are the batch's own items, or items of earlier batches."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from softdex.objective.resample import drawn
 from softdex.objective.sampled import FLOOR
 
 OBJECTIVES = ("ssl", "ssl_pop", "mns", "g_tower", "bir", "xir")
-AGAIN = ("bir", "xir")  # draw their candidates again
-SLOTS = 2**20  # of a hashed array, at most: a stream may hold any number of items
+RESAMPLED = ("bir", "xir")
+SLOTS = 2**20  # limit of the hashed array of a stream, which may hold any number of items
 
 
 class Candidates(NamedTuple):
-    """What rows stand against: ids (N,), vectors (N, D), offsets (N,) if any, log-probabilities
-    (N,), and how many of them are the batch's own, which come first."""
+    """The candidates of a batch: ids (N,), vectors (N, D), offsets (N,) if any, log-probabilities
+    (N,), and `own`, the number of them that are the batch's; those come first."""
 
     ids: Tensor
     vectors: Tensor
@@ -39,7 +39,7 @@ class Candidates(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of a batch: queries (B, D), targets (B,), their scores (B,), and where they begin."""
+    """Rows of a batch: queries (B, D), targets (B,), their scores (B,), and the first row's place."""
 
     query: Tensor
     target: Tensor
@@ -49,26 +49,26 @@ class Rows(NamedTuple):
 
 @final
 class InBatch(nn.Module):
-    """The loss of each row of a batch against the batch; what it remembers is saved with a run.
+    """The loss per row against the batch. Its state (frequencies, cache) is saved with a run.
 
     Args:
         objective: one of OBJECTIVES.
-        logp: log-probability of each item to come into a batch (I,).
-        batch: rows of a batch.
-        draws: how many candidates a row draws again (`bir`, `xir`: half from the cache), or how
-            many uniform ones join the batch (`mns`); None: as many as there are rows.
-        correction: of draws: see `resampled`.
+        logp: log-probability per item of being in a batch (I,).
+        batch: rows per batch.
+        draws: candidates resampled per row (`bir`; `xir`: half of them from the cache), or uniform
+            items that join the batch (`mns`). None: the number of rows.
+        correction: of resampled items, see `resampled`.
         own, hits: see `left_out`; the `uniform` correction keeps both, else its gradient would not
             be that of a softmax.
-        cache_share: weight of the loss against the cache.
-        cache_weight: what the cache's items are divided by when they are drawn again: `pop`, or
-            their `occurrence`, by which they came.
-        cache_decay: what is left of an occurrence after a step.
-        rate: of the streaming estimate.
-        block: rows whose scores are held at a time, computed once more for their gradient;
-            0 holds all.
-        padded: whether targets may be -1, for none.
-        seed: of the first cache.
+        cache_share: weight of the loss on the cache.
+        cache_weight: divisor of a cached item's resampling weight: its popularity (`pop`), or its
+            `occurrence` in the cache.
+        cache_decay: fraction of an occurrence that remains after a step.
+        rate: of the moving average of the streaming estimate.
+        block: rows whose scores are held at a time; they are computed again for the gradient. 0
+            holds all.
+        padded: whether targets may be -1 (padding).
+        seed: of the initial cache.
     """
 
     logp: Tensor
@@ -108,7 +108,7 @@ class InBatch(nn.Module):
     def forward(
         self, index: Index, query: Tensor, target: Tensor, generator: torch.Generator
     ) -> Tensor:
-        """loss (B,) of targets (B,); -1 stands for none: any loss, and nobody's candidate."""
+        """Loss (B,) of targets (B,). Padding (-1) has any loss, and is no row's candidate."""
         size, scorer = len(target), index.scorer
         ids = self._ids(target, generator)
         law = self._law(ids, size)
@@ -132,7 +132,7 @@ class InBatch(nn.Module):
         return loss
 
     def _ids(self, target: Tensor, generator: torch.Generator) -> Tensor:
-        """The batch's items and those that join them."""
+        """The ids of all candidates: the batch's items, then those that join them."""
         if self.objective == "xir":
             return torch.cat([target, self.cache.ids])
         if self.objective != "mns":
@@ -142,9 +142,9 @@ class InBatch(nn.Module):
         return torch.cat([target, more])
 
     def _law(self, ids: Tensor, size: int) -> Tensor:
-        """log p of candidates, of which so many are the batch's own; only differences matter.
+        """log p per candidate, up to a constant; the first `size` are the batch's own.
 
-        That of -1, which stands for no item, is so large that it never counts.
+        Padding (-1) gets a value so large that it never counts.
         """
         return torch.where(ids < 0, -FLOOR, self._log_probability(ids, size))
 
@@ -162,7 +162,7 @@ class InBatch(nn.Module):
         return logp
 
     def _pools(self, others: Candidates) -> list[tuple[slice, float, int]]:
-        """What is drawn from: which candidates, the weight of their loss, how many draws a row."""
+        """The pools that are resampled: their candidates, the weight of their loss, draws per row."""
         draws, here = self.draws or others.own, slice(0, others.own)
         if self.objective == "bir":
             return [(here, 1.0, draws)]
@@ -177,8 +177,8 @@ class InBatch(nn.Module):
         generator: torch.Generator,
         scores: Tensor | None = None,
     ) -> Tensor:
-        """How often each candidate is drawn again, (B, N); (B, 0) where none is."""
-        if self.objective not in AGAIN:
+        """Counts (B, N) of resampled candidates; (B, 0) where nothing is resampled."""
+        if self.objective not in RESAMPLED:
             return rows.target.new_empty(len(rows.target), 0)
         scores = _scores(rows, others) if scores is None else scores
         out = self._left_out(rows, others)
@@ -192,9 +192,9 @@ class InBatch(nn.Module):
     def _against(
         self, rows: Rows, others: Candidates, counts: Tensor, scores: Tensor | None = None
     ) -> Tensor:
-        """loss (B,) of these rows."""
+        """Loss (B,) of these rows."""
         scores = _scores(rows, others) if scores is None else scores
-        if self.objective not in AGAIN:
+        if self.objective not in RESAMPLED:
             own = others.logp[rows.start : rows.start + len(rows.target)]
             return batch_softmax(rows.pos, scores, self._left_out(rows, others), others.logp, own)
         losses = []
@@ -220,7 +220,7 @@ def _split(rows: Rows, size: int) -> list[Rows]:
 
 
 def _twice(function: Callable[..., Tensor], *given: Any) -> Tensor:
-    """Computed now, and once more for its gradient: nothing is kept in between."""
+    """Compute now, and again for the gradient, so that nothing is kept in between."""
     found: Tensor = checkpoint(function, *given, use_reentrant=False, preserve_rng_state=False)
     return found
 
@@ -231,5 +231,5 @@ def _scores(rows: Rows, others: Candidates) -> Tensor:
 
 
 def _weight(scores: Tensor, others: Candidates, out: Tensor | None, pool: slice) -> Tensor:
-    """By what law the candidates of a pool are drawn again, as logs (B, N)."""
+    """Log-weights (B, N) by which the candidates of a pool are resampled."""
     return resampling(scores[:, pool], others.logp[pool], None if out is None else out[:, pool])

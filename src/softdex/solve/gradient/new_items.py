@@ -1,4 +1,4 @@
-"""Newcomers: vectors for items that were not in training, by the softmax of the users there are."""
+"""New items: vectors for items that were not in training, by the softmax over the known users."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from softdex.score.product import Product
 
 BLOCK = 256  # items solved for together
 ROUNDS = 60
-OTHERS = 20_000  # users without the items that stand for all such users
+OTHERS = 20_000  # sampled users without events on new items
 
 
 def chosen_users(events: sp.csr_matrix, size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Users who have had a newcomer, some who have not, and what each of them stands for."""
+    """Users with events on new items, a sample of the others, and how many users each stands for."""
     met = np.zeros(size, bool)
     met[events.indices] = True
     others = np.flatnonzero(~met)
@@ -34,23 +34,22 @@ def newcomers(
     events: sp.csr_matrix,
     offsets: Tensor | None,
 ) -> Tensor:
-    """Rows of the item table that make the events likely, everything else as it is.
+    """Maximum a posteriori rows of the item table, with everything else held fixed.
 
-    With L_u the log mass of the items there are and s = score(u, x), a newcomer adds to the loss of
-    the full softmax
+    With L_u the log mass of the known items and s = score(u, x), a new item adds to the loss of the
+    full softmax
 
         sum over users of (n_u + c_u) log(1 + exp(s_u - L_u)) - c_u s_u
 
-    and the vectors of the items there are say how a vector looks: normal, with their means and
-    variances.
+    The prior is normal, with the means and variances of the known items' vectors.
 
     Args:
         scorer: the inner product that the items will be scored with.
-        query: what it multiplies with (U, D), projected.
-        count: events n of each user (U,).
+        query: projected queries (U, D).
+        count: events n per user (U,).
         mass: L (U,).
-        events: c, newcomers x users.
-        offsets: of the newcomers (M,), if the scorer has any.
+        events: c, new items x users.
+        offsets: of the new items (M,), if the scorer has any.
     """
     known = scorer.items.weight
     middle, spread = known.mean(0), known.var(0, correction=0).clamp(min=1e-6)

@@ -1,4 +1,4 @@
-"""Probe: how good the proposal of a sampled run is, on a few users, while it runs."""
+"""Probe: how close the proposal of a sampled run is to the softmax, on a few users."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from softdex.index.flat import Flat
 def proposal_report(
     index: Index, query: Any, target: Tensor, n: int, generator: torch.Generator
 ) -> dict[str, float]:
-    """Three figures of a proposal q for probe users.
+    """Three figures of a proposal q on probe users.
 
     Args:
-        index: the proposal, bound to the scorer whose softmax p it stands for.
+        index: the proposal, bound to the scorer whose softmax p it approximates.
         query: of the probe users (B, ...).
-        target: an item of each (B,).
-        n: draws a user.
+        target: one item per user (B,).
+        n: draws per user.
 
     Returns:
         `kl`: mean KL(q || p); 0 when the proposal is the softmax.
-        `ess`: effective sample size of the n draws weighted by p / q, as a share of n.
-        `hits`: share of draws that are the target.
+        `ess`: effective sample size of n draws weighted by p / q, as a fraction of n.
+        `hits`: fraction of the draws that are the target.
     """
     everything = torch.arange(index.num_items, device=target.device)
     logq = index.log_prob(query, everything).double()

@@ -1,6 +1,6 @@
-"""Replay: a training step recorded once on a GPU, then launched as a whole.
+"""Replay: a training step captured once as a CUDA graph, then launched as a whole.
 
-A step is some hundred small kernels; launched one by one they take longer to launch than to run.
+A step has some hundred small kernels, which take longer to launch one by one than to run.
 """
 
 from __future__ import annotations
@@ -11,20 +11,23 @@ from typing import final
 import torch
 from torch import Tensor
 
-WARM = 3  # steps run as they are before one is recorded: libraries set themselves up in them
+WARM = 3  # steps before the capture, in which libraries set themselves up
 
 
 @final
 class Replay:
-    """A step on batches of one size, recorded after a few. Everything it reads and writes must
-    stay where it is in memory; random numbers come from `generator` and go on as if unrecorded."""
+    """A step on batches of one size, captured after WARM steps.
+
+    What it reads and writes must stay at its place in memory. Random numbers come from `generator`
+    and go on as without a graph.
+    """
 
     def __init__(self, generator: torch.Generator) -> None:
         self.generator, self.warm = generator, 0
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, step: Callable[[Tensor], None], at: Tensor) -> None:
-        """One step, always the same one."""
+        """Run the step, which must be the same function every time."""
         if self.warm < WARM:
             self._aside(step, at)
             return
@@ -38,7 +41,7 @@ class Replay:
         self.graph.replay()
 
     def _aside(self, step: Callable[[Tensor], None], at: Tensor) -> None:
-        """On a stream of its own, as a recording will be."""
+        """Run on a stream of its own, as the capture will."""
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):

@@ -1,4 +1,4 @@
-"""Optimisers for huge tables: only the rows a batch touched are read and written."""
+"""Optimisers for huge tables: a step reads and writes the rows that the batch looked up."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from torch import Tensor
 from softdex.encode.table import Table, Touched, fused_for
 from softdex.messages import say_if_compiling
 
-WORTH_A_THREAD = 200_000  # numbers that a thread should have to add
+WORTH_A_THREAD = 200_000  # additions below which another thread costs more than it saves
 
 
 @final
 class RowAdam:
-    """Adam on the rows that were touched; rows that were not keep vector, moments and age.
+    """Adam on the rows that a step looked up; other rows keep vector, moments and age.
 
-    Each row has its own age t, so its bias correction is that of a dense Adam which has seen just
-    the steps in which the row had a gradient. Repeated rows of a batch are summed first. With
-    `per_row=True` the second moment is one number a row (the mean of the squared gradient).
-    `decay` shrinks a touched row by lr * decay (decoupled). A tensor given as `lr` is read in
+    Each row has its own age t: its bias correction is that of a dense Adam that has seen only the
+    steps in which the row had a gradient. Gradients of repeated rows are summed first. With
+    `per_row=True` the second moment is one number per row, the mean of the squared gradient.
+    `decay` shrinks an updated row by lr * decay (decoupled). A tensor given as `lr` is read in
     every step.
     """
 
@@ -49,7 +49,7 @@ class RowAdam:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Apply and forget the gradients since the last step."""
+        """Apply the gradients since the last step, and clear them."""
         touched = self.table.touched()
         if any(t.ids is None for t in touched):
             self._update_all(dense(touched))
@@ -65,9 +65,9 @@ class RowAdam:
             torch.autograd.graph.increment_version(self.table.weight)  # compiled code does not
 
     def _update(self, rows: Tensor, grads: Tensor) -> None:
-        """Rows are unique, but for unused places (-1): these repeat the update of a used one.
+        """Update rows that are unique, but for unused places (-1), which repeat a used one.
 
-        All of them write what it writes, so the order of the writes does not matter.
+        They write what that one writes, so the order of the writes does not matter.
         """
         spare, used = rows < 0, rows.argmax().view(1)
         at = torch.where(spare, rows[used], rows).clamp(min=0)
@@ -109,14 +109,14 @@ class RowAdam:
         return {"age": self.age, "first": self.first, "second": self.second}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         for name, tensor in state.items():
             getattr(self, name).copy_(tensor)
 
 
 class Lookups(NamedTuple):
-    """Lookups sorted by row: ids (M,), as large as the table where there was no row; which row of
-    `grads` (R, D) is the gradient of each (M,), and by what it is multiplied (M,), None: 1."""
+    """Lookups sorted by row: ids (M,), the table's length for padding; per lookup its row of `grads`
+    (R, D), and the weight of that gradient (M,), None: 1."""
 
     ids: Tensor
     source: Tensor
@@ -125,7 +125,7 @@ class Lookups(NamedTuple):
 
 
 def sorted_by_row(touched: list[Touched], size: int) -> Lookups:
-    """All lookups of a table of this size as one."""
+    """Join all lookups of a table of this size, sorted by row."""
     ids = torch.cat([t.ids for t in touched])  # type: ignore[misc]
     sources, start = [], 0
     for t in touched:
@@ -142,12 +142,12 @@ def sorted_by_row(touched: list[Touched], size: int) -> Lookups:
 
 
 def summed(lookups: Lookups, size: int) -> tuple[Tensor, Tensor]:
-    """Gradients summed by row.
+    """Sum gradients by row.
 
     Returns:
-        rows (P,) and gradients (P, D), P the number of lookups or of rows, whichever is less: each
-        row once, -1 with a zero gradient in the places that are left. Shapes depend on the batch's
-        shape alone, and nothing waits for the device.
+        rows (P,) and gradients (P, D), P the smaller of the number of lookups and of rows: each
+        row once, then -1 with a zero gradient. Shapes depend on the batch's shape alone, so
+        nothing waits for the device.
     """
     ids, source, weight, grads = lookups
     places, real = min(len(ids), size), ids < size
@@ -162,7 +162,7 @@ def summed(lookups: Lookups, size: int) -> tuple[Tensor, Tensor]:
 def _on_cpu(
     lookups: Lookups, tables: tuple[Tensor, ...], law: tuple[float, float, float, float, float]
 ) -> None:
-    """Sum and update row by row, in compiled code: each row is the work of one thread."""
+    """Sum and update in compiled code, each row by one thread."""
     ids, source, weight, grads = lookups
     threads = max(1, min(torch.get_num_threads(), len(ids) * grads.shape[1] // WORTH_A_THREAD))
     cuts = torch.linspace(0, len(ids), threads + 1).long()[1:-1]
@@ -209,7 +209,7 @@ def _adam(ids, source, weight, grads, age, first, second, table, lr, b1, b2, eps
 
 
 def dense(touched: list[Touched]) -> Tensor:
-    """The gradient of every row, where one of the lookups was of all rows."""
+    """The gradient of the whole table, for steps in which a lookup was of all rows."""
     whole = [t.grad for t in touched if t.ids is None]
     total = torch.stack(whole).sum(0) if len(whole) > 1 else whole[0].clone()
     for t in touched:

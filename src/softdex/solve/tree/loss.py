@@ -1,4 +1,4 @@
-"""Trees in training: the labels of each level, what they stand against, and where a tree begins."""
+"""The loss of a tree: the labels of each level against its negatives."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ SAMPLINGS = ("tree", "uniform", "siblings", "beam")
 
 @dataclass(frozen=True)
 class TreeLoss:
-    """The losses of all levels of a tree, each over their number.
+    """The loss per level, divided by the number of levels.
 
     Attributes:
         objective: of each level, `softmax` or `binary`.
-        sampling: what labels stand against: the nodes that walks come by (`tree`), any nodes of
-            the level (`uniform`), those of the same parent (`siblings`), or those that a beam
-            search looks at (`beam`), the label only if it is among them. The first level is taken
-            whole by the last two.
-        negatives: nodes a level; one with no more than one more is taken whole. `siblings` are as
-            many as there are; a `beam` is as wide as these need.
-        own: an ancestor counts as a label only where the path from there to the item leads through
-            the best of siblings, by the scores as they are (OTM); for `binary`.
+        sampling: where a level's negatives come from: sampled walks (`tree`), `uniform` nodes of
+            the level, `siblings` of the label, or the nodes that a `beam` search visits, with the
+            label only if it is among them. The last two take the whole first level.
+        negatives: nodes per level; a level with at most one more is taken whole. `siblings` take
+            all there are; a `beam` is as wide as this number needs.
+        own: an ancestor is a label only where the path from there to the item leads through the
+            best of siblings by the present scores (OTM); for `binary`.
     """
 
     objective: str
@@ -40,7 +39,7 @@ class TreeLoss:
     def __call__(
         self, index: Index, query: Tensor, target: Tensor, generator: torch.Generator
     ) -> Tensor:
-        """Losses (B, levels) of items (B,) for histories (B, L)."""
+        """Losses (B, J) per level of items (B,) for histories (B, L)."""
         assert isinstance(index, Tree)
         slot, levels = index.slot_of[target], range(1, index.depth + 1)
         losses, some, against = [], [], []
@@ -72,7 +71,7 @@ class TreeLoss:
         return index.sizes[level - 1] <= self.negatives + 1
 
     def _drawn(self, index: Tree, level: int, own: Tensor, generator: torch.Generator) -> Path:
-        """What the label of a level stands against, and the log-probability of each."""
+        """The negatives of a level with their log-probabilities."""
         if self.sampling == "siblings":
             nodes = index.children(own.unsqueeze(1) // index.arity)
         else:
@@ -90,7 +89,7 @@ class TreeLoss:
         labels: Tensor,
         there: Tensor,
     ) -> Tensor:
-        """Losses of these levels one behind the other: each is a batch of its own."""
+        """Losses of these levels, concatenated: each is a batch of its own."""
         rows = torch.cat(
             [
                 torch.cat([own.unsqueeze(1), drawn.nodes], 1) + index.starts[level - 1]
@@ -107,7 +106,7 @@ class TreeLoss:
         return sampled_softmax(pos, neg, logq, torch.cat([path.logq for path in against]), hit)
 
     def _whole(self, scores: Tensor, own: Tensor, label: Tensor) -> Tensor:
-        """Loss of a level against all its other nodes."""
+        """Loss of a level against all of its other nodes."""
         pos = scores.gather(1, own.unsqueeze(1))
         if self.objective == "softmax":
             return level_softmax(pos[:, 0], scores)
@@ -118,9 +117,10 @@ class TreeLoss:
 
 @torch.no_grad()
 def _looked_at(index: Tree, query: Tensor, slot: Tensor, count: int) -> tuple[list[Path], Tensor]:
-    """Of each level about so many nodes that a beam search looks at, and the node that leads to a
-    slot; levels below the first have as many, that node standing in the places that are left. And
-    whether the search came by that node itself (B, J)."""
+    """The nodes that a beam search visits per level, and whether the label is among them (B, J).
+
+    Levels below the first have about `count` nodes each; the label fills the places that are left.
+    """
     looked = index.beam(query, 1, beam=max(1, count // index.arity))
     widest = max((nodes.shape[1] for nodes, _ in looked[1:]), default=0)
     found, there = [], []
@@ -129,14 +129,14 @@ def _looked_at(index: Tree, query: Tensor, slot: Tensor, count: int) -> tuple[li
         there.append(((nodes == own) & (scores > -torch.inf)).any(1).float())
         nodes = torch.where(scores > -torch.inf, nodes, own)
         nodes = torch.cat([nodes, own.expand(-1, max(0, widest - nodes.shape[1]))], 1)
-        nothing = torch.zeros_like(nodes, dtype=torch.float32)  # of these nobody asks
+        nothing = torch.zeros_like(nodes, dtype=torch.float32)  # not used
         found.append(Path(Level(nodes, nothing), own[:, 0], nothing[:, 0]))
     return found, torch.stack(there, 1)
 
 
 @torch.no_grad()
 def _led_to(index: Tree, query: Tensor, slot: Tensor) -> Tensor:
-    """Where the way on to a slot leads through the best of siblings, down to the leaf (B, J)."""
+    """Where the path from a level down to the slot leads through the best of siblings (B, J)."""
     label = torch.ones_like(slot, dtype=torch.float32)
     labels = [label]
     for level in range(index.depth, 1, -1):

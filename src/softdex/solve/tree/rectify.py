@@ -1,10 +1,10 @@
-"""Rectified labels: an item's ancestor counts as a label only where a beam should pass through it.
+"""Rectified labels: an item's ancestor is a label only where a beam search should pass through it.
 
-`path`: the ancestor of level j is a label if the item is the likeliest of all items below it (S0,
-Eq. 17), by which a beam search is optimal. `child`: if the item lies under the likelier of the
-ancestor's children, which is what published code does. `own`: if the way from there to the item
-leads through the best of siblings all along, by the scorer that is being trained (OTM); that is for
-a loss to find out. Shapes: B rows, I items, S slots, J levels.
+`path`: the ancestor at level j is a label if the item is the likeliest of all items below it (DTR,
+Eq. 17); beam search is then optimal. `child`: if the item lies under the likelier of the ancestor's
+children, as published code has it. `own`: if the path from there to the item leads through the best
+of siblings by the scorer that is being trained (OTM); the loss finds that out. Shapes: B rows, I
+items, S slots, J levels.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from softdex.messages import say
 from softdex.solve.gradient.feed import Windows
 
 KINDS = ("none", "path", "child", "own")
-ROWS, CELLS = 2048, 2**26  # histories, and scores of items, at a time
+ROWS, CELLS = 2048, 2**26  # histories, and item scores, held at a time
 
 Estimate = Callable[[Tensor], Tensor]
-"""Histories (B, L) of item ids, -1 before their beginning -> log-probabilities (B, I) of items, up
-to a constant a row."""
+"""Histories (B, L) of item ids, left-padded with -1 -> log-probabilities (B, I) of items, up to a
+constant per row."""
 
 
 def rectified(
     tree: Tree, scores: Tensor, items: Tensor, kind: str, *, normalise: bool = False
 ) -> Tensor:
-    """What the label of each level counts (B, J).
+    """The weight of the label per level (B, J).
 
     Args:
-        tree: whose levels.
+        tree: whose levels are labelled.
         scores: log-probabilities (B, I) of items.
         items: the labels (B,).
-        kind: `path` or `child`; of equal items the first leaf is taken to be the likelier.
+        kind: `path` or `child`; of equally likely items, the first leaf counts as the likelier.
         normalise: divide by the sum over the level of the probability of each node's likeliest
-            item, so that what the labels of a level are expected to count sums to 1 (Eq. 16).
+            item, so that the expected weights of a level sum to 1 (Eq. 16).
     """
     slot = tree.slot_of[items]
     best = scores.new_full((len(scores), len(tree.item_of)), NOWHERE)
@@ -65,8 +65,8 @@ def rectified(
 
 
 class Rectify(NamedTuple):
-    """Which labels count, by whose estimate, whether they are normalised, and after how many epochs
-    with plain ones."""
+    """Which labels count, by which estimate, whether they are normalised, and `after` how many
+    epochs with plain labels."""
 
     kind: str
     estimate: Estimate | None = None
@@ -76,7 +76,7 @@ class Rectify(NamedTuple):
 
 @torch.no_grad()
 def labels_of(tree: Tree, feed: Windows, rectify: Rectify) -> Tensor:
-    """What the labels of all instances of a feed count (N, J), kept until the tree is another."""
+    """The label weights of all rows of a feed (N, J); they hold until the tree changes."""
     began, found = time.perf_counter(), []
     device = tree.item_of.device
     rows = max(1, min(ROWS, CELLS // len(tree.item_of)))
@@ -89,12 +89,12 @@ def labels_of(tree: Tree, feed: Windows, rectify: Rectify) -> Tensor:
         found.append(each.to(torch.float32 if normalise else torch.uint8))
     labels = torch.cat(found)
     share = ", ".join(f"{x:.0%}" for x in (labels > 0).float().mean(0).tolist())
-    say(f"rectified labels in {time.perf_counter() - began:.1f} s; of each level count {share}")
+    say(f"rectified labels in {time.perf_counter() - began:.1f} s; kept per level: {share}")
     return labels
 
 
 def estimate_by(encoder: nn.Module, scorer: nn.Module) -> Estimate:
-    """What a trained sequence model thinks."""
+    """Log-probabilities of items by a trained sequence model."""
 
     def estimate(history: Tensor) -> Tensor:
         made: Any = encoder

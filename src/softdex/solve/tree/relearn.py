@@ -1,4 +1,4 @@
-"""Rounds: the tree is learned anew from the scorer that was trained on it, and training goes on."""
+"""Rounds: learn the tree again from the scorer that was trained on it, then go on training."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ from softdex.solve.gradient.feed import Windows
 from softdex.solve.gradient.rowwise import RowAdam
 
 BY = ("softmax", "binary", "cluster")
-BATCH = 1024  # instances whose nodes are scored at a time; on a GPU up to eight times as many
+BATCH = 1024  # instances scored at a time; on a GPU up to eight times as many
 MEMORY = 2**30  # bytes for it; on a GPU up to half of what is free
-HELD = 4096  # instances, at most, that say how likely items are before and after
+HELD = 4096  # maximum number of held-out instances
 
 
 class Rounds(NamedTuple):
     """When and how a tree is learned.
 
     Attributes:
-        starts: the epochs that rounds begin with, but the first.
-        by: what says where an item belongs: the `softmax` among candidates (DTR), the `binary`
-            scores of a path (JTM), or a `cluster` of vectors of leaves (TDM).
-        per_item: instances of an item that are asked, at most.
-        gap: levels of a stage.
-        rule: of the deal, see `tree_learn.deal`.
-        move: whether the vectors of leaves, and what the optimiser knows of them, move with the
-            items.
+        starts: the first epoch of each round but the first.
+        by: how an item's place is scored: `softmax` among candidates (DTR), `binary` scores of a
+            path (JTM), or a `cluster`ing of leaf vectors (TDM).
+        per_item: maximum number of instances per item.
+        gap: levels per stage.
+        rule: of the assignment, see `index.tree.learn.deal`.
+        move: whether leaf vectors and their moments move with the items.
     """
 
     starts: tuple[int, ...]
@@ -47,7 +46,7 @@ class Rounds(NamedTuple):
 
 
 def starts_of(rounds: int, epochs: int) -> tuple[int, ...]:
-    """The epochs that rounds of about equal length begin with, but the first."""
+    """The first epochs of rounds of about equal length, but the first round's."""
     return tuple(r * epochs // rounds for r in range(1, rounds))
 
 
@@ -55,8 +54,12 @@ def starts_of(rounds: int, epochs: int) -> tuple[int, ...]:
 def relearn(
     tree: Tree, feed: Windows, optimizer: RowAdam, rounds: Rounds, generator: torch.Generator
 ) -> dict[str, Any]:
-    """Learn a tree in place, and say what came of it: the share of items that moved, what the first
-    stage gained an instance, and the held-out log-probability of each level before and after."""
+    """Learn a tree in place.
+
+    Returns:
+        figures for the record of the epoch: the fraction of items that moved, the gain of the first
+        stage per instance, and the held-out log-probability per level before and after.
+    """
     began = time.perf_counter()
     asked, held = chosen_instances(feed, rounds.per_item, generator)
     rows = rows_at_a_time(tree, rounds.gap)
@@ -89,7 +92,7 @@ def relearn(
 
 
 def rows_at_a_time(tree: Tree, gap: int) -> int:
-    """Instances whose candidates of a stage are scored at a time."""
+    """The number of instances whose candidate nodes are scored at a time."""
     most, room = BATCH, MEMORY
     if tree.item_of.is_cuda:
         most, room = 8 * BATCH, torch.cuda.mem_get_info(tree.item_of.device)[0] // 2
@@ -100,7 +103,7 @@ def rows_at_a_time(tree: Tree, gap: int) -> int:
 def chosen_instances(
     feed: Windows, per_item: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Numbers of up to so many instances of each item, at random, and of others, held out."""
+    """Random instances, up to `per_item` per item, and held-out ones."""
     mixed = torch.randperm(feed.size, generator=generator, device=feed.at.device)
     mixed = mixed[feed.weight[mixed] > 0]
     some = min(HELD, feed.size // 10)
@@ -114,15 +117,15 @@ def chosen_instances(
 
 
 def batches(feed: Windows, at: Tensor, rows: int = BATCH) -> Iterator[tuple[Tensor, Tensor]]:
-    """Histories and items of these instances, so many at a time."""
+    """Histories and items of these instances, in batches."""
     for start in range(0, len(at), rows):
         yield feed.instances(at[start : start + rows])
 
 
 def mean_log_prob(tree: Tree, feed: Windows, at: Tensor) -> list[float]:
-    """The mean log-probability of a walk, of each level, to come by the item that was found."""
+    """Per level, the mean log-probability that a walk passes the target's ancestor."""
     total = torch.zeros(tree.depth, dtype=torch.float64)
-    draw = torch.Generator(tree.item_of.device)  # of a walk that nobody looks at
+    draw = torch.Generator(tree.item_of.device)  # of walks whose draws are not used
     for query, item in batches(feed, at):
         paths = tree.walk(query, 1, generator=draw, to=item)
         total += torch.stack([path.logq.double().sum() for path in paths]).cpu()
@@ -130,7 +133,7 @@ def mean_log_prob(tree: Tree, feed: Windows, at: Tensor) -> list[float]:
 
 
 def place(tree: Tree, slot_of: Tensor) -> None:
-    """Let the items of a tree lie in other slots, in the memory that it has."""
+    """Assign the items of a tree to other slots, in place."""
     item_of = torch.full_like(tree.item_of, -1)
     placed = (slot_of >= 0).nonzero()[:, 0]
     item_of[slot_of[placed]] = placed.to(item_of)
@@ -139,7 +142,7 @@ def place(tree: Tree, slot_of: Tensor) -> None:
 
 
 def _clustered(tree: Tree, table: Tensor) -> Tensor:
-    """Slots by balanced clusters of the leaves' own vectors."""
+    """Slots by a balanced clustering of the leaf vectors."""
     shape = tree_build.Shape(tree.sizes[0], tree.arity, tree.depth)
     vectors = table[tree.starts[-1] :][tree.slot_of].float().cpu().numpy()
     item_of = tree_build.item_of(tree_build.by_vectors(vectors, shape), shape)
