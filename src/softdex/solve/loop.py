@@ -1,7 +1,7 @@
 """The training loop: epochs, early stop, the best moment kept, checkpoints, Ctrl-C.
 
-A trainer decides what an epoch does: a pass of gradient steps, or a sweep of closed-form steps. A run
-can be stopped anywhere and resumes from its last checkpoint, on a CPU bit for bit.
+A trainer decides what an epoch does: a pass of gradient steps, or a sweep of closed-form steps. A
+run can be stopped anywhere and resumes from its last checkpoint, on a CPU bit for bit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""In-batch losses: the negatives of a row are the batch's own items, or items of earlier batches."""
+"""In-batch losses: the negatives of a row are the batch's items, or items of earlier batches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Candidates(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of a batch: queries (B, D), targets (B,), their scores (B,), and the first row's place."""
+    """Rows of a batch: queries (B, D), targets (B,), their scores (B,), place of the first row."""
 
     query: Tensor
     target: Tensor
@@ -162,7 +162,7 @@ class InBatch(nn.Module):
         return logp
 
     def _pools(self, others: Candidates) -> list[tuple[slice, float, int]]:
-        """The pools that are resampled: their candidates, the weight of their loss, draws per row."""
+        """The pools that are resampled: candidates, weight of the loss, draws per row."""
         draws, here = self.draws or others.own, slice(0, others.own)
         if self.objective == "bir":
             return [(here, 1.0, draws)]

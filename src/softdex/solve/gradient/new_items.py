@@ -16,7 +16,7 @@ OTHERS = 20_000  # sampled users without events on new items
 
 
 def chosen_users(events: sp.csr_matrix, size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Users with events on new items, a sample of the others, and how many users each stands for."""
+    """Users with events on new items, a sample of the others, and the number each stands for."""
     met = np.zeros(size, bool)
     met[events.indices] = True
     others = np.flatnonzero(~met)

@@ -115,7 +115,7 @@ class RowAdam:
 
 
 class Lookups(NamedTuple):
-    """Lookups sorted by row: ids (M,), the table's length for padding; per lookup its row of `grads`
+    """Lookups sorted by row: ids (M,), the table's length for padding; per lookup a row of `grads`
     (R, D), and the weight of that gradient (M,), None: 1."""
 
     ids: Tensor
