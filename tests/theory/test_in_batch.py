@@ -1,4 +1,4 @@
-"""In-batch objectives against naive loops, and what S3 (BIR, XIR) claims of them."""
+"""In-batch objectives against naive loops, and what BIR/XIR claims of them."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_on_a_gpu_draws_are_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -
     assert drawn(weight, 20).shape == (40, 30)
 
 
-# S3 ----------------------------------------------------------------------------------------------
+# BIR ---------------------------------------------------------------------------------------------
 
 
 def popular(items: int, skew: float) -> Tensor:
