@@ -348,7 +348,7 @@ def test_the_exact_interaction_is_bounded_below_up_to_beta_one(beta: float) -> N
 
 
 def test_all_of_the_printed_interaction_leaves_a_straight_line() -> None:
-    """No square is left at beta 1, so there is no minimum: o = t (e_y - 1/N) falls for ever."""
+    """At beta 1 no square is left, so there is no minimum: o = t (e_y - 1/N) falls without end."""
     direction = -torch.ones(1, 6, dtype=torch.float64) / 6
     direction[0, 2] += 1
     for t in (0.0, 10.0, 1e6):
@@ -398,18 +398,18 @@ def test_the_expected_sampled_rg2_weighs_and_wants_otherwise_than_printed(draws:
     assert abs(right[0].item() - (n / 2 - 1)) > 0.1
 
 
-# what the losses are least at --------------------------------------------------------------------
+# minimisers -------------------------------------------------------------------------------------
 
 
 def risk(loss: Loss, scores: Tensor, eta: Tensor) -> Tensor:
-    """The expected loss of each row when its target is drawn from eta."""
+    """Return the expected loss per row when its target is drawn from eta."""
     every = torch.arange(eta.shape[1])
     of = torch.stack([loss(scores, y.expand(len(scores))) for y in every], 1)
     return (eta * of).sum(1)
 
 
 def minimiser(loss: Loss, eta: Tensor) -> Tensor:
-    """One Newton step from 0, which is exact; the shortest where there are many."""
+    """Return the minimiser by one exact Newton step from 0; of several, the shortest."""
     zero = torch.zeros_like(eta, requires_grad=True)
     gradient = torch.autograd.grad(risk(loss, zero, eta).sum(), zero)[0]
     one = lambda o: risk(loss, o[None], eta[:1])[0]  # noqa: E731
@@ -448,13 +448,13 @@ def test_items_ranked_by_the_minimiser_are_the_best_list(
 
 
 def discounts(scores: Tensor) -> Tensor:
-    """The discount that each item's rank earns it."""
+    """Return the discount of each item's rank."""
     rank = scores.argsort(1, descending=True).argsort(1)
     return 1 / torch.log2(rank.double() + 2)
 
 
 def dcg_regret(scores: Tensor, eta: Tensor) -> Tensor:
-    """Expected DCG of the best order less that of these scores (RG2 Eq. 24)."""
+    """Return the DCG regret: expected DCG of the best order minus that of these scores (Eq. 24)."""
     return (eta * (discounts(eta) - discounts(scores))).sum(1)
 
 
@@ -510,7 +510,7 @@ def test_heavier_positives_leave_the_order_of_the_minimiser_alone() -> None:
 
 
 def best_items(e: Events, beta: float, alpha: float, total: Tensor) -> Tensor:
-    """The items that are best for the queries of e: a Newton step, exact, in all at once."""
+    """Return the best items for the queries of e, by one exact Newton step over all of them."""
 
     def objective(flat: Tensor) -> Tensor:
         items = flat.view_as(e.items)
