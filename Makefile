@@ -4,13 +4,14 @@ TORCH  ?= torch==2.13.0
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 SHELL  := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint type fmt bench docs clean
+.PHONY: help setup demo test test-slow lint type fmt bench docs clean
 
 help: ## print this help
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), sys.version' || \
@@ -26,8 +27,11 @@ setup: $(STAMP) ## make .venv with softdex in it (TORCH=... chooses another torc
 demo: $(STAMP) ## a world with a known best answer, recipes against it, a report
 	@$(BIN)/softdex demo
 
-test: $(STAMP) ## all tests
-	@$(BIN)/python -m pytest -q -n 2 $(ARGS)
+test: $(STAMP) ## tests of everything (ARGS=... goes to pytest)
+	@$(PYTEST) -m "not slow" $(ARGS)
+
+test-slow: $(STAMP) ## longer trainings, more seeds, large real data
+	@$(PYTEST) -m slow $(ARGS)
 
 lint: $(STAMP) ## style
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -41,7 +45,7 @@ fmt: $(STAMP) ## format and mend what can be mended
 bench: $(STAMP) ## every benchmark, one JSON line each
 	@for script in bench/[a-z]*.py; do $(BIN)/python $$script; done
 
-docs: $(STAMP) ## run every example of README and docs
+docs: $(STAMP) ## run every example of README, docs and docstrings
 	@$(BIN)/python -m pytest -q tests/readme $(ARGS)
 
 clean: ## remove .venv and caches

@@ -1,4 +1,4 @@
-"""Shared by all tests: quiet output, fixed Hypothesis seeds, tiny worlds, real data if present."""
+"""Shared fixtures: quiet output, fixed Hypothesis seeds, tiny worlds, real data if present."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ settings.register_profile("free", deadline=None, max_examples=300)
 settings.load_profile(os.environ.get("SOFTDEX_HYPOTHESIS", "fixed"))
 
 ROOT = Path(__file__).parents[1]
-torch.set_num_threads(1)  # tests run side by side
+torch.set_num_threads(1)  # workers share the cores
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def loud(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the library say what it has to say, on standard error."""
+    """Let the library print messages on standard error."""
     monkeypatch.delenv("SOFTDEX_QUIET")
 
 
@@ -55,16 +55,16 @@ def model(parts: sdx.Split) -> sdx.Retriever:
 
 @pytest.fixture(scope="session")
 def data() -> Path:
-    """The folder of real data sets; tests that need it are skipped where it is not."""
+    """Return the folder of real data sets, or skip the test if there is none."""
     folder = Path(os.environ.get("SOFTDEX_DATA", ROOT.parent / "shared" / "data"))
     if not folder.is_dir():
-        pytest.skip("real data sets are not here: set SOFTDEX_DATA to their folder")
+        pytest.skip("no real data sets: set SOFTDEX_DATA to their folder")
     return folder
 
 
 @pytest.fixture
 def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., sdx.Retriever]:
-    """Fit as asked, but killed after so many steps and then resumed."""
+    """Return a `fit` that is killed after this many steps and then resumed."""
 
     def fit(name: str, log: sdx.Interactions, *, after: int, **options: Any) -> sdx.Retriever:
         steps, plain = 0, Trainer.step

@@ -1,4 +1,4 @@
-"""Artifacts taken apart, changed and sealed again, as somebody with bad intentions would."""
+"""Take artifacts apart, change them and seal them again, as an attacker would."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def members(path: Path) -> dict[str, bytes]:
 
 
 def sealed(raw: bytes) -> bytes:
-    """The same bytes with the checksum that belongs to them."""
+    """Replace the checksum by the one that belongs to these bytes."""
     return raw[:-DIGEST] + hashlib.sha256(raw[:-DIGEST]).hexdigest().encode()
 
 
@@ -40,21 +40,21 @@ def packed(
 
 
 def changed(path: Path, **parts: bytes) -> bytes:
-    """The artifact with some members replaced: manifest=, tensors=, users=, items=."""
+    """Replace members of the artifact: manifest=, tensors=, users=, items=."""
     return packed(
         (name, parts.get(name.partition(".")[0], raw)) for name, raw in members(path).items()
     )
 
 
 def with_manifest(path: Path, **entries: Any) -> bytes:
-    """The artifact with other entries in its manifest; `...` takes one out."""
+    """Replace entries of the manifest; `...` removes one."""
     manifest = json.loads(members(path)["manifest.json"]) | entries
     manifest = {name: value for name, value in manifest.items() if value is not ...}
     return changed(path, manifest=json.dumps(manifest).encode())
 
 
 def with_tensors(path: Path, **others: Tensor | None) -> bytes:
-    """The artifact with other tensors, and a manifest that tells of them; None takes one out."""
+    """Replace tensors, and describe them in the manifest; None removes one."""
     tensors = safetensors.torch.load(members(path)["tensors.safetensors"])
     tensors |= {name.replace("__", "."): tensor for name, tensor in others.items()}
     tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
@@ -66,7 +66,7 @@ def with_tensors(path: Path, **others: Tensor | None) -> bytes:
 
 
 def with_table(path: Path, member: str, table: pa.Table, **options: Any) -> bytes:
-    """The artifact with another table of users or items, and a manifest that tells of it."""
+    """Replace the table of users or items, and describe it in the manifest."""
     manifest = json.loads(members(path)["manifest.json"]) | {member: table.num_rows}
     raw = arrow_file(table, **options)
     return changed(path, manifest=json.dumps(manifest).encode(), **{member: raw})

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import hostile
 import softdex as sdx
+from marks import slow
 from softdex.errors import ArtifactError
 from softdex.model.artifact import DIGEST, MEMBERS
 from softdex.model.filter import RESULT
@@ -121,7 +122,7 @@ for saved in SAVED.values():
     for member, raw in hostile.members(saved).items():
         for piece in pieces:
             for cut in (4, 8):
-                for _ in range(12):
+                for _ in range(int(sys.argv[2])):
                     other = overwritten(raw, draw.random(), piece[:cut])
                     changed = hostile.changed(saved, **{member.partition(".")[0]: other})
                     refused_or_works(file, changed)
@@ -129,13 +130,13 @@ print(peak() - before)
 """
 
 
+@pytest.mark.parametrize("repeats", [2, *slow(12)])
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
-def test_no_hostile_file_makes_a_large_allocation() -> None:
+def test_no_hostile_file_makes_a_large_allocation(repeats: int) -> None:
     """Even address space counts: what is only claimed must not be asked of the system."""
     folder = Path(__file__).parent
     path = f"import sys; sys.path[:0] = [{str(folder)!r}, {str(folder.parent)!r}]"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{path}\n{PEAK}", "0"], capture_output=True, text=True, check=False
-    )
+    words = [sys.executable, "-c", f"{path}\n{PEAK}", "0", str(repeats)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) < 64 * 1024  # KiB; the files are of 4 KiB; seen: 2 MiB

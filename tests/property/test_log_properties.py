@@ -1,4 +1,4 @@
-"""Logs against naive loops, and round trips through every format.
+"""Logs equal naive loops, and survive round trips through every format.
 
 The oracles are written the slow and obvious way; none of them shares a line with the library.
 """
@@ -89,7 +89,7 @@ def test_a_log_keeps_every_event_through_frames(events: list[Any]) -> None:
 def test_a_log_keeps_every_event_through_text(
     path: Path, events: list[Any], separator: str, encoding: str, zipped: bool
 ) -> None:
-    """Ids keep their spelling; they are integers when every one is spelt as Python spells it."""
+    """Ids keep their spelling; they are integers if each is spelt as Python spells integers."""
     text = io.StringIO()
     writer = csv.writer(text, delimiter=separator, quoting=csv.QUOTE_ALL)
     writer.writerows([("user", "item", "time"), *events])
@@ -154,7 +154,7 @@ def test_exactly_the_bad_lines_are_named_and_dropped(path: Path, lines: list[str
 
 
 def refusal(source: Any, **options: Any) -> str | sdx.Interactions:
-    """The log, or what was said instead; any other exception is a failure."""
+    """Return the log, or the text of its DataError; any other exception fails the test."""
     try:
         return sdx.read(source, quiet=True, **options)
     except DataError as error:
@@ -225,7 +225,7 @@ def naive_core(events: list[Any], users: int, items: int) -> list[Any]:
 
 
 def naive_merge(events: list[Any]) -> dict[int, float]:
-    """The place of the latest event of each pair (of equals the last), and the pair's weight."""
+    """Return the place of the latest event per pair (of equals the last), and the summed weight."""
     latest: dict[Any, int] = {}
     total: Counter[Any] = Counter()
     for place, (user, item, time, weight) in enumerate(events):

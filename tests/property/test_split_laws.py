@@ -1,4 +1,4 @@
-"""Laws of every split, on random logs."""
+"""Laws that every split keeps on random logs."""
 
 from __future__ import annotations
 

@@ -1,31 +1,50 @@
-"""Every code block of README and docs runs as it stands, page by page, in an empty folder."""
+"""Every code block of README and docs and every example in a docstring runs as it stands."""
 
 from __future__ import annotations
 
+import doctest
 import json
 import re
 import shlex
+from importlib import import_module
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+import softdex as sdx
 from softdex.cli.app import app
-from softdex.cli.demo import write_world
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MODULES = [path for path in sorted((ROOT / "src").rglob("*.py")) if ">>> " in path.read_text()]
 MAKEFILE = (ROOT / "Makefile").read_text()
 README, RESULTS = (ROOT / "README.md").read_text(), (ROOT / "docs" / "results.md").read_text()
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `softdex demo` writes, without the training (tests/e2e runs that)."""
+    """A folder with the files that `softdex demo` writes, of a world a tenth of the size."""
     folder = tmp_path_factory.mktemp("readme")
-    write_world(folder / "demo", users=2000, items=1200, seed=0)
+    (folder / "demo").mkdir()
+    world = sdx.synthetic.world(users=400, items=400, seed=0, events=15)
+    log = world.interactions()
+    catalogue = world.item_table().add_column(0, "item", log.items.all())
+    for name, table in (("clicks", log.to_arrow()), ("items", catalogue)):
+        pq.write_table(with_long_keys(table), folder / "demo" / f"{name}.parquet")
     return folder
+
+
+def with_long_keys(table: pa.Table) -> pa.Table:
+    """Write keys with four digits, as the pages do: a world of 400 has three."""
+    for name in {"user", "item"} & set(table.column_names):
+        keys = pc.replace_substring(table[name], name[0], name[0] + "0")
+        table = table.set_column(table.column_names.index(name), name, keys)
+    return table
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -74,3 +93,16 @@ def test_every_link_of_the_page_leads_somewhere(page: Path) -> None:
 def test_benchmarks_that_readme_and_results_name_exist() -> None:
     for script in re.findall(r"`(?:python )?(bench/\w+\.py)[ `]", README + RESULTS):
         assert (ROOT / script).exists(), script
+
+
+@pytest.mark.parametrize(
+    "path", MODULES, ids=lambda p: str(p.relative_to(ROOT / "src" / "softdex"))
+)
+def test_every_example_in_the_docstrings_of_the_module_runs(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = path.relative_to(ROOT / "src").with_suffix("").parts
+    found = doctest.testmod(import_module(".".join(names).removesuffix(".__init__")))
+    assert found.failed == 0, "standard output shows the examples that fail"
+    assert found.attempted == path.read_text().count(">>> "), "doctest does not find some examples"

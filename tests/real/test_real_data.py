@@ -1,4 +1,4 @@
-"""Real data: every file reads, counts are the published ones, item_cf is where it should be."""
+"""Real data: every file reads, with published counts; recipes reach their known quality."""
 
 from __future__ import annotations
 
@@ -87,8 +87,9 @@ def test_the_lightgcn_split_of_gowalla_has_the_published_counts(data: Path) -> N
     assert card.counts["test targets"] == 217_242
 
 
+@pytest.mark.slow
 def test_item_cf_on_gowalla_is_above_the_bars_board(data: Path) -> None:
-    """Seen: .1695 / .1351; the board's ItemCF has .1570 / .1214."""
+    """Measured .1695 / .1351; ItemCF of the BARS board has .1570 / .1214."""
     train, _, test = sdx.split.lightgcn(sdx.read(data / "gowalla.parquet"))
     result = sdx.fit("item_cf", train).evaluate(test, 20)
     assert result["recall@20"] > 0.1685
@@ -103,6 +104,7 @@ def test_rg2_ranks_ml_100k_better_than_counting_does(data: Path) -> None:
     assert found["rg2"] > found["item_cf"] + 0.02
 
 
+@pytest.mark.slow
 def test_plain_cosine_on_ml_1m_equals_implicit(data: Path) -> None:
     nearest_neighbours = pytest.importorskip("implicit.nearest_neighbours")
     train, _, test = sdx.split.rg(sdx.read(data / "ml-1m.parquet"))

@@ -1,4 +1,4 @@
-"""In-batch objectives against naive loops, and what S3 (BIR, XIR) claims of them."""
+"""In-batch objectives against naive loops, and what BIR/XIR claims of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def world(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores (B, B) of the items of a batch, their ids (B,), log p of all items; float64."""
+    """Return scores (B, B) of a batch's items, their ids (B,) and log p (I,), in float64."""
     generator = seeded(seed)
     target = torch.randint(ITEMS, (B,), generator=generator)
     vectors = torch.randn(ITEMS, D, dtype=torch.float64, generator=generator)
@@ -43,7 +43,7 @@ def world(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def stands(b: int, j: int, target: list[int], own: str, hits: str) -> bool:
-    """Whether candidate j stands against row b, said in the plainest way."""
+    """Return whether candidate j is a negative of row b."""
     if j == b:
         return own == "keep"
     return hits == "keep" or target[j] != target[b]
@@ -62,7 +62,7 @@ def test_who_stands_against_whom_is_as_asked(own: str, hits: str) -> None:
         for j in range(B):
             standing = out is None or not out[b, j]
             assert standing == stands(b, j, target.tolist(), own, hits)
-    more = torch.cat([target, torch.arange(ITEMS)])  # who joins the batch is nobody's own
+    more = torch.cat([target, torch.arange(ITEMS)])  # items that join the batch are no row's target
     wide = left_out(target, more, own=own, hits=hits)
     if wide is not None and out is not None:
         assert torch.equal(wide[:, :B], out)
@@ -168,7 +168,7 @@ def test_the_gradient_of_a_weighted_sum_is_right_for_weights_of_any_size() -> No
     assert torch.allclose(a, b)
 
 
-# drawing again -----------------------------------------------------------------------------------
+# resampling -------------------------------------------------------------------------------------
 
 
 def counted(log_weight: Tensor, draws: int, generator: torch.Generator) -> Tensor:
@@ -210,7 +210,7 @@ def test_on_a_gpu_draws_are_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -
     assert drawn(weight, 20).shape == (40, 30)
 
 
-# S3 ----------------------------------------------------------------------------------------------
+# BIR ---------------------------------------------------------------------------------------------
 
 
 def popular(items: int, skew: float) -> Tensor:
@@ -220,7 +220,7 @@ def popular(items: int, skew: float) -> Tensor:
 
 
 def law_of_the_resampled(scores: Tensor, p: Tensor, batch: int, seed: int) -> Tensor:
-    """Probability (I,) of each item to be drawn again from one batch that came by p."""
+    """Return the probability (I,) that each item is resampled from one batch drawn by p."""
     ids = torch.multinomial(p, batch, replacement=True, generator=seeded(seed))
     weight = resampling(scores[ids][None], p.log()[ids])[0].exp()
     return torch.zeros_like(p).index_add_(0, ids, weight)
@@ -236,7 +236,9 @@ def test_theorem_a1_resampled_items_approach_the_softmax_as_the_root_of_the_batc
         each = [(law - scores.softmax(0)).abs().sum() / 2 for law in laws]
         distances.append(torch.stack(each).mean().item())
     for small, large in itertools.pairwise(distances):
-        assert small / large == pytest.approx(2.0, rel=0.2)  # four times the batch: half as far
+        assert small / large == pytest.approx(
+            2.0, rel=0.2
+        )  # four times the batch halves the distance
 
 
 def test_lemma_a1_the_mean_law_is_nearer_than_any_batch_and_nears_faster() -> None:
@@ -251,7 +253,7 @@ def test_lemma_a1_the_mean_law_is_nearer_than_any_batch_and_nears_faster() -> No
 
 
 def gradient_bias(batch: int, skew: float, repeats: int = 2000) -> float:
-    """How far the mean gradient of `uniform` BIR is from the full softmax's, by item, in L1."""
+    """Return the L1 distance per item from the mean gradient of `uniform` BIR to the softmax's."""
     items = 60
     p = popular(items, skew)
     scores = torch.randn(items, dtype=torch.float64, generator=seeded(2))
@@ -269,7 +271,7 @@ def test_theorem_a2_the_bias_falls_with_the_batch_and_with_an_even_popularity() 
 
 
 def gradient_weights(correction: str, scores: Tensor, p: Tensor, size: int) -> Tensor:
-    """The share of the gradient that each item has, of a row whose own target scores nothing."""
+    """Return each item's share of the gradient of a row whose target has probability 0."""
     ids = torch.multinomial(p, size, replacement=True, generator=seeded(5))
     neg = scores[ids][None].clone().requires_grad_()
     weight = resampling(neg, p.log()[ids])
@@ -296,7 +298,7 @@ def test_each_correction_tends_to_its_own_limit() -> None:
 
 
 def loss_of(objective: str, size: int, **options: object) -> tuple[InBatch, Tensor, Tensor]:
-    """The loss and its gradient for a random batch, and what remembers."""
+    """Return the loss of a random batch, its gradient, and the objective with its memory."""
     generator = seeded(7)
     items, query = (torch.randn(n, D, generator=generator) for n in (ITEMS, size))
     target = torch.randint(ITEMS, (size,), generator=generator)
@@ -322,7 +324,7 @@ def test_xir_is_the_mean_of_its_two_losses_and_fills_the_cache_with_what_was_dra
     assert made.cache.counts.sum() == ITEMS + 31 * 2 * 15
 
 
-# what is remembered ------------------------------------------------------------------------------
+# caches and counts -------------------------------------------------------------------------------
 
 
 def test_counts_go_on_where_float32_would_stop() -> None:
@@ -339,7 +341,7 @@ def test_counts_go_on_where_float32_would_stop() -> None:
 def test_the_cache_holds_distinct_drawn_items_by_their_count_however_often_they_stand() -> None:
     cache = Cache(torch.zeros(40_000, dtype=torch.int64), 5)
     cache.counts.copy_(torch.tensor([1, 100, 300, 600, 5]))
-    candidates = torch.tensor([1, 2, 2, 2, 3, 4])  # 4 was not drawn, 2 stands there three times
+    candidates = torch.tensor([1, 2, 2, 2, 3, 4])  # 4 was not drawn, 2 occurs three times
     cache.replace(candidates, torch.tensor([10, 20, 0, 30, 40, 0]), seeded(0))
     assert cache.counts.tolist() == [1, 110, 350, 640, 5]
     share = cache.ids.bincount(minlength=5) / len(cache.ids)
@@ -390,7 +392,7 @@ def test_frequencies_follow_a_stream_that_changes() -> None:
 
 
 def test_more_hashes_mean_fewer_collisions() -> None:
-    """An item that shares a slot seems to come as often as both; the largest interval does not."""
+    """An item that shares a slot seems as frequent as both; the largest interval does not."""
     generator = seeded(1)
     every = torch.arange(500)
     chance = torch.where(every % 10 == 0, 0.9, 0.05)

@@ -26,7 +26,7 @@ STAGES = pytest.mark.parametrize("last", ["uniform", "popularity", "exact"])
 
 
 class World(NamedTuple):
-    """An index, and the numbers of the paper as float64: found by loops, not asked of the index."""
+    """An index and the paper's quantities in float64, computed by loops and not by the index."""
 
     index: Imi
     query: torch.Tensor
@@ -35,7 +35,7 @@ class World(NamedTuple):
     code: dict[int, tuple[int, int]]  # of each living item
     whole: dict[int, np.ndarray]  # q_i
     left: dict[int, np.ndarray]  # q~_i
-    offset: Law  # what an item scores for everybody
+    offset: Law  # the bias of an item
     weight: Law  # what the last stage takes for exp(z . q~_i)
 
 
@@ -85,7 +85,7 @@ def world(
 
 
 def codes(q: np.ndarray, books: np.ndarray, residual: bool) -> tuple[int, int]:
-    """The nearest words: of the vector and of what is left, or of either half."""
+    """Return the nearest codewords: of the vector and its residual, or of its two halves."""
     half = len(q) // 2
     parts = [(slice(0, half), slice(half, None)), (slice(None), slice(None))][residual]
     near = [0, 0]
@@ -103,12 +103,12 @@ def softmax(scores: Law) -> Law:
 
 
 def truth(w: World, z: np.ndarray) -> Law:
-    """Q(i | z), Eq. 2, with what an item scores for everybody."""
+    """Return Q(i | z), Eq. 2, with item biases."""
     return softmax({i: z @ q + w.offset[i] for i, q in w.whole.items()})
 
 
 def proposal(w: World, z: np.ndarray) -> Law:
-    """The closed forms, Eqs. 4 and 5."""
+    """Return the closed forms, Eqs. 4 and 5."""
     return softmax({i: z @ (w.whole[i] - w.left[i]) + math.log(w.weight[i]) for i in w.whole})
 
 
@@ -130,7 +130,7 @@ def chain(w: World, z: np.ndarray, rest: Law) -> tuple[dict[tuple[int, int], flo
 
 
 def asked(w: World) -> list[Law]:
-    """What the index says, of its living items; nothing else may have a probability."""
+    """Return the index's probabilities of its living items; other items must have none."""
     logq = w.index.log_prob(w.query, torch.arange(ITEMS)).double()
     gone = [i for i in range(ITEMS) if i not in w.code]
     assert (logq[:, gone] == -math.inf).all()
@@ -151,7 +151,7 @@ def spread(values: list[float]) -> float:
     return max(values) - min(values)
 
 
-# what is drawn -----------------------------------------------------------------------------------
+# sampling --------------------------------------------------------------------------------------
 
 
 @SEEDS
@@ -222,7 +222,7 @@ def test_a_popularity_last_stage_adds_the_log_of_the_weight(
 def test_what_an_item_scores_for_everybody_enters_a_uniform_last_stage_exactly(
     seed: int, residual: bool, dead: int, scorer: str
 ) -> None:
-    """Q is proportional to exp(z . (q_i - q~_i) + b_i): only what the words leave over is lost."""
+    """Q is proportional to exp(z . (q_i - q~_i) + b_i): only the residual is lost."""
     w = world(seed, residual, dead, scorer=scorer)
     for z, ours in zip(w.z, asked(w), strict=True):
         assert same(ours, softmax({i: z @ (w.whole[i] - w.left[i]) + w.offset[i] for i in w.code}))
@@ -238,7 +238,7 @@ def test_the_first_book_of_a_product_index_knows_one_half_and_the_second_the_oth
     assert (books[1, :, : DIM // 2] == 0).all()
 
 
-# how far it is from the softmax ------------------------------------------------------------------
+# distance to the softmax -------------------------------------------------------------------------
 
 
 @SEEDS

@@ -1,4 +1,4 @@
-"""Quadratic losses of scores: what they are, and that each half of a sweep ends at their minimum.
+"""Quadratic losses of scores: their value, and that each half of a sweep ends at their minimum.
 
 The oracle is a matrix of all scores, weights and targets, with regularisers summed by loops. All
 numbers of the tiny log are multiples of powers of 2, so float32 weights are exact ones too.
@@ -78,7 +78,7 @@ def quadratic(kind: str, reg: str = "sum_w", nu: float = 1.0) -> Quadratic:
 
 
 class Oracle:
-    """The loss from all scores at once; vectors of those without any weight must be 0."""
+    """Return the loss from all scores at once; vectors of rows without weight must be 0."""
 
     def __init__(self, kind: str, log: sp.csr_matrix, nu: float = 1.0, lam: float = LAM) -> None:
         self.options, self.c = KINDS[kind], torch.from_numpy(log.toarray())
@@ -89,7 +89,7 @@ class Oracle:
             self.weight = torch.full_like(c, alpha)
             self.wanted = torch.zeros_like(c)
             self.pulled = c
-        else:  # S2 Eq. 32 for all cells, Eq. 19 for those of sampled negatives; events to 1
+        else:  # RG2 Eq. 32 for all cells, Eq. 19 for those of sampled negatives; events to 1
             share = (self.options["sampled"] + 1) / n if "sampled" in self.options else 1.0
             self.weight = total / (2 * n) * torch.where(c > 0, 1.0, share)
             self.wanted = torch.where(c > 0, n * c / total, 0.0) - 1
@@ -112,7 +112,7 @@ class Oracle:
         return fit - beta * (w @ mixed) + rows
 
     def slope(self, users: Tensor, items: Tensor, of: str) -> float:
-        """The largest derivative by the vectors of one side."""
+        """Return the largest derivative with respect to the vectors of one side."""
         tables = {"users": users.clone().requires_grad_(), "items": items.clone().requires_grad_()}
         value = self(tables["users"], tables["items"])
         return float(torch.autograd.grad(value, tables[of])[0].abs().max())
@@ -123,7 +123,7 @@ def double(side: Side) -> Side:
 
 
 def sweeps(log: sp.csr_matrix, loss: Quadratic, items: Tensor, steps: int = 0) -> Sweeps:
-    """Ready to solve in float64, from these items."""
+    """Prepare the solver in float64, starting from these items."""
     tables = Table(torch.zeros(log.shape[0], items.shape[1]).to(items)), Table(items.clone())
     made = Sweeps(*tables, log, log.T.tocsr(), loss, steps)
     if items.dtype == torch.float64:
@@ -141,11 +141,11 @@ def scores(run: Sweeps) -> Tensor:
 
 def random_vectors(seed: int = 0) -> tuple[Tensor, Tensor]:
     users = normal(USERS, DIM, seed=seed)
-    users[4] = 0  # has no events; where nothing weighs on them, they are held to 0
+    users[4] = 0  # has no events; users without weight are held at 0
     return users, normal(ITEMS, DIM, seed=seed + 1)
 
 
-# what is minimised -------------------------------------------------------------------------------
+# the objective -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("reg", "nu"), REGS)
@@ -153,7 +153,7 @@ def random_vectors(seed: int = 0) -> tuple[Tensor, Tensor]:
 def test_the_objective_is_the_sum_over_all_users_and_items(
     kind: str, reg: str, nu: float, weighted: bool
 ) -> None:
-    """S2 Eqs. 31-32, 14, 18-19, and iALS: equal up to the value at 0, which is stated too."""
+    """RG2 Eqs. 31-32, 14, 18-19, and iALS: equal up to the value at 0, which is stated too."""
     log, loss = log_of(weighted), quadratic(kind, reg, nu)
     brute = Oracle(kind, log, nu)
     side, reg_items = double(users_side(log, loss)), brute.reg_items
@@ -202,7 +202,7 @@ def test_the_objective_is_that_of_the_losses_written_as_functions(
 
 
 def test_weights_of_all_sampled_negatives_are_those_of_rg2() -> None:
-    """S2 Eqs. 18-19 at n = N - 1."""
+    """RG2 Eqs. 18-19 at n = N - 1."""
     cases: list[dict[str, Any]] = [{"alpha": 0.0}, {"alpha": 0.3, "beta": 0.5}]
     for options in cases:
         whole = rg(ITEMS, lam=LAM, nu=1.0, **options)
@@ -241,7 +241,7 @@ def test_losses_that_are_none_are_refused(options: dict[str, Any], words: str) -
 def test_each_half_of_a_sweep_ends_where_the_loss_is_flat(
     kind: str, reg: str, nu: float, weighted: bool
 ) -> None:
-    """S2 Eqs. 36-37; exact RGx couples the items, and is solved by the sum that they come to."""
+    """RG2 Eqs. 36-37; exact RGx couples the items, and is solved by the sum that they come to."""
     log = log_of(weighted)
     brute, run = Oracle(kind, log, nu), sweeps(log, quadratic(kind, reg, nu), normal(ITEMS, DIM))
     flat = 1e-11 if nu != 0.5 else 1e-5
@@ -255,7 +255,7 @@ def test_each_half_of_a_sweep_ends_where_the_loss_is_flat(
 
 @pytest.mark.parametrize("kind", ["rg2", "rg2 alpha"])
 def test_the_item_step_has_a_minus_where_published_code_has_a_plus(kind: str) -> None:
-    """b = (1/2 + alpha) sum p - sum w p (S2 Eq. 37); with + the loss is higher, and not flat."""
+    """b = (1/2 + alpha) sum p - sum w p (RG2 Eq. 37); with + the loss is higher, and not flat."""
     log = log_of(True)
     brute, run = Oracle(kind, log), sweeps(log, quadratic(kind), normal(ITEMS, DIM))
     run.solve_users()
@@ -271,7 +271,7 @@ def test_the_item_step_has_a_minus_where_published_code_has_a_plus(kind: str) ->
 @pytest.mark.parametrize("steps", [0, DIM])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_never_rises(kind: str, steps: int) -> None:
-    """With steps, the items of exact RGx only lower a bound, which is enough."""
+    """Conjugate gradient steps on items of exact RGx lower only a bound, which is enough."""
     log = log_of(weighted="sampled" not in kind)
     brute = Oracle(kind, log)
     run = sweeps(log, quadratic(kind), normal(ITEMS, DIM), steps)
@@ -304,7 +304,7 @@ def test_the_loss_that_a_sweep_reports_is_the_objective(kind: str, steps: int) -
 
 @pytest.mark.parametrize("kind", COUPLED)
 def test_quick_steps_of_coupled_items_are_best_along_a_shift_of_them_all(kind: str) -> None:
-    """The sum is taken as it had been, then all items are moved alike to where it is least."""
+    """Items are solved with the old sum, then all are shifted alike to the minimum."""
     log = log_of(weighted="sampled" not in kind)
     brute = Oracle(kind, log)
     run = sweeps(log, quadratic(kind), normal(ITEMS, DIM) + 1, DIM)
@@ -331,7 +331,7 @@ def test_the_loss_is_reported_in_float32_too(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k not in COUPLED])
 def test_conjugate_gradients_take_the_very_steps_of_the_exact_solver(kind: str) -> None:
-    """In another basis: both tables are turned, the scores do not notice."""
+    """In another basis: rotating both tables leaves the scores unchanged."""
     log = log_of(weighted="sampled" not in kind)
     exact, quick = (sweeps(log, quadratic(kind), normal(ITEMS, DIM), s) for s in (0, DIM))
     for _ in range(3):
@@ -346,7 +346,7 @@ def test_conjugate_gradients_take_the_very_steps_of_the_exact_solver(kind: str) 
 
 
 def paths(log: sp.csr_matrix, losses: list[Quadratic], items: Tensor, first: str) -> list[Tensor]:
-    """The scores after each of five sweeps, of each loss."""
+    """Return the scores after each of five sweeps, per loss."""
     found = []
     for loss in losses:
         run, seen = sweeps(log, loss, items), []
@@ -413,7 +413,7 @@ def test_exact_rgx_is_not_rg2_with_alpha() -> None:
 @pytest.mark.parametrize("beta", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("nu", [0.0, 1.0])
 def test_printed_rgx_is_rg2_rescaled(nu: float, beta: float) -> None:
-    """alpha = 0: from scaled items on every sweep, from any after convergence (S2 Eq. 31)."""
+    """alpha = 0: from scaled items on every sweep, from any after convergence (RG2 Eq. 31)."""
     log, root = log_of(True), (1 - beta) ** 0.5
     plain = rg(ITEMS, alpha=0.0, lam=LAM, nu=nu)
     printed = replace(plain, beta=beta, frobenius=True)
@@ -468,10 +468,10 @@ def test_printed_rgx_with_alpha_is_rg2_with_another_alpha_and_target(beta: float
 
 
 def implicit_als(**options: Any) -> Any:
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it waits for ever on a pool of threads
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # deadlocks with a thread pool
     als = pytest.importorskip("implicit.cpu.als")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of that very pool
+        warnings.simplefilter("ignore")  # about that thread pool
         return als.AlternatingLeastSquares(
             factors=DIM, dtype=np.float64, use_cg=False, num_threads=1, **options
         )

@@ -1,4 +1,4 @@
-"""Objectives against naive loops, and every line of their `Relations`."""
+"""Objectives equal naive loops, and every line of their `Relations` holds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ B, ITEMS, D = 5, 17, 4
 
 
 def world(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores (B, I), targets (B,), a proposal (B, I), in float64."""
+    """Return scores (B, I), targets (B,) and a proposal (B, I), in float64."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randn(B, ITEMS, dtype=torch.float64, generator=generator) * 2
     target = torch.randint(ITEMS, (B,), generator=generator)
@@ -113,7 +113,7 @@ def test_bpr_and_bce_equal_the_loop() -> None:
 
 
 def pairs(seed: int = 1) -> tuple[Tensor, Tensor, Tensor]:
-    """Target scores (B,), scores of nine draws (B, 9) and where they are the target."""
+    """Return target scores (B,), scores of nine draws (B, 9) and a mask of hits (B, 9)."""
     scores, target, q = world()
     ids = draw(q, 9, seed)
     own = target[:, None]
@@ -156,7 +156,7 @@ def test_a_constant_added_to_all_scores_changes_no_softmax() -> None:
 
 
 def test_sampled_softmax_tends_to_the_full_one_as_draws_grow() -> None:
-    """The error falls like 1 / sqrt(N): a hundred times the draws, a tenth of the error."""
+    """The error falls like 1 / sqrt(N): a hundred times the draws give a tenth of the error."""
     scores, target, q = world()
     full = full_softmax(scores, target)
     errors = [
@@ -177,7 +177,7 @@ def test_corrected_everywhere_tends_to_the_gradient_of_the_full_softmax() -> Non
 
 
 def test_with_the_softmax_as_proposal_every_single_draw_gives_the_full_loss() -> None:
-    """S0 Eq. 21 with q = p: the loss has no variance (facts: sampled softmax)."""
+    """DTR Eq. 21 with q = p: the loss has no variance."""
     scores, target, _ = world()
     p = scores.softmax(1)
     full = full_softmax(scores, target)
@@ -202,7 +202,7 @@ def test_with_the_softmax_as_proposal_the_gradient_is_unbiased_for_few_draws() -
 
 
 def test_wrong_corrections_do_not_tend_to_the_softmax() -> None:
-    """Counting hits in M, or S2's ln(N q), stay away from it however many draws there are."""
+    """Counting hits in M and RG2's ln(N q) both keep a bias, however many draws there are."""
     scores, _, q = world(4)
     target = q.argmax(1)  # a popular target makes the difference large
     n = 200_000

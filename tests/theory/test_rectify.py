@@ -1,4 +1,4 @@
-"""Rectified labels: what they are expected to count, and that beams over them are optimal."""
+"""Rectified labels: their expected weights, and that beams over them are optimal."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def world(seed: int, arity: int) -> tuple[Tree, np.ndarray]:
 
 
 def expectation(tree: Tree, eta: np.ndarray, kind: str, **options: Any) -> list[np.ndarray]:
-    """What the labels of each node of each level are expected to count."""
+    """Return the expected weight of the labels, per level and node."""
     items = torch.arange(tree.num_items)
     scores = torch.from_numpy(eta).log().clamp(min=-1e9).expand(len(items), -1)
     counts = rectified(tree, scores, items, kind, **options).numpy()
@@ -52,12 +52,12 @@ def expectation(tree: Tree, eta: np.ndarray, kind: str, **options: Any) -> list[
 
 
 def below(tree: Tree, eta: np.ndarray, level: int, node: int) -> np.ndarray:
-    """eta of the items under a node."""
+    """Return eta of the items below a node."""
     return eta[tree.slot_of.numpy() // tree.width(level) == node]
 
 
 def plain(tree: Tree, eta: np.ndarray) -> list[np.ndarray]:
-    """What labels that all count are expected to: the sum of eta below."""
+    """Return the expected weight of plain labels: the sum of eta below."""
     return [
         np.array([below(tree, eta, level, n).sum() for n in range(tree.sizes[level - 1])])
         for level in range(1, tree.depth + 1)
@@ -65,7 +65,7 @@ def plain(tree: Tree, eta: np.ndarray) -> list[np.ndarray]:
 
 
 def beam(tree: Tree, scores: list[np.ndarray], k: int) -> set[int]:
-    """The items that a beam of width k finds, of scores of all nodes."""
+    """Return the items that a beam of width k finds, from scores of all nodes."""
     kept = list(range(tree.sizes[0]))
     for level in range(1, tree.depth + 1):
         if level > 1:
@@ -101,7 +101,7 @@ def test_the_labels_of_a_child_are_expected_to_count_what_the_likelier_child_doe
         for node in range(tree.sizes[level - 1]):
             children = [
                 below(tree, eta, level + 1, node * arity + c) for c in range(arity)
-            ]  # of which the one with the likeliest item counts, with all it has
+            ]  # the one with the likeliest item counts, with its whole mass
             most = max(children, key=lambda each: each.max(initial=0))
             assert found[level - 1][node] == pytest.approx(most.sum())
     assert found[-1] == pytest.approx(plain(tree, eta)[-1])
@@ -130,7 +130,7 @@ def test_a_beam_over_the_labels_of_a_path_is_optimal_for_every_k(seed: int, arit
 def test_plain_labels_and_those_of_a_child_fail_just_where_k_is_small(
     arity: int, depth: int
 ) -> None:
-    """Of a full tree under one root: `child` from k = B^(H-2) on is optimal, plain from B^(H-1)."""
+    """In a full tree under one root `child` is optimal from k = B^(H-2), plain from B^(H-1)."""
     tree = tree_of(list(range(arity**depth)), arity, arity)
     fails: dict[str, set[int]] = {"child": set(), "plain": set()}
     for seed in range(400):

@@ -1,4 +1,4 @@
-"""RG2 with alpha = 0 is a thresholded singular value decomposition (S2 A.6 stops short of it).
+"""RG2 with alpha = 0 is a thresholded singular value decomposition (RG2 A.6 stops short of it).
 
     min  sum_xy w_x (S_xy - p_x . q_y)^2 + lam N sum_x w_x |p_x|^2 + lam (sum w) |Q|^2
     = |W^1/2 S|^2 - sum D^2,   D = (sigma - tau)+,   tau = lam (N sum w)^1/2
@@ -42,7 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 class Log:
-    """Confidences as a dense matrix, and what the theorem speaks of."""
+    """Confidences as a dense matrix, and the quantities of the theorem."""
 
     def __init__(self, c: np.ndarray) -> None:
         self.c, self.matrix, self.items = c, sp.csr_matrix(c), c.shape[1]
@@ -59,7 +59,7 @@ class Log:
         return lam * (self.total.sum() / 2) ** 0.5
 
     def lam(self, kept: float) -> float:
-        """Such that tau lies between two singular values (the first is 1), as far as the digits."""
+        """Return lam that puts tau between two singular values (the first is 1), by the digits."""
         k = int(kept)
         tau = self.sigma[k - 1] + (self.sigma[k] - self.sigma[k - 1]) * (kept - k)
         return float(tau / self.tau(1.0))
@@ -128,7 +128,7 @@ def als(
     seed: int = 0,
     items_reg: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Alternate exact solutions in float64, from random items."""
+    """Alternate exact solutions in float64, starting from random items."""
     of_users, of_items = log.sides(loss)
     if items_reg is not None:
         of_items = of_items._replace(reg=items_reg)

@@ -33,7 +33,7 @@ RULES = pytest.mark.parametrize("product", [False, True], ids=["score", "product
 
 
 class Table:
-    """Scores (U, nodes) that are given; a query is a row."""
+    """Look scores up in a table (U, nodes); a query is a row."""
 
     pair_bytes = 64
 
@@ -52,7 +52,7 @@ class Table:
 
 
 class Grown(NamedTuple):
-    """A tree, and what the oracles know of it."""
+    """A tree with its scores, living nodes and items, for the oracles."""
 
     tree: Tree
     query: Tensor
@@ -61,15 +61,15 @@ class Grown(NamedTuple):
     items: dict[int, int]  # living item -> its slot
 
     def level(self, user: int, level: int) -> Law:
-        """Scores of the living nodes of a level."""
+        """Return the scores of the living nodes of a level."""
         return {n: self.scores[user, at].item() for n, at in self.nodes[level].items()}
 
     def children(self, level: int, node: int) -> list[int]:
-        """The living ones, on the level after this."""
+        """Return the living children, on the next level."""
         return [n for n in self.nodes[level + 1] if n // self.tree.arity == node]
 
     def mass(self, eta: np.ndarray, fold: Callable[[list[float]], float] = sum) -> list[Law]:
-        """What the probabilities (I,) of the leaves below come to, of each node of each level."""
+        """Sum the probabilities (I,) of the leaves below, per level and node."""
         return [
             {
                 n: fold([float(eta[i]) for i, slot in self.items.items() if slot // width == n])
@@ -94,7 +94,7 @@ def planted(
     product: bool = False,
     queries: int = QUERIES,
 ) -> Grown:
-    """A tree with items in these slots, or in two thirds of those outside one node of level 1."""
+    """Make a tree with items in these slots, or in two thirds of those outside one first node."""
     generator = torch.Generator().manual_seed(seed)
     first, levels = SHAPES[arity] if roots is None or depth is None else (roots, depth)
     sizes = [first * arity**j for j in range(levels)]
@@ -123,7 +123,7 @@ def planted(
 
 
 def filled(g: Grown, values: Callable[[int, int, int], float]) -> Grown:
-    """With the score values(user, level, node) for each living node."""
+    """Set the score of each living node to values(user, level, node)."""
     for user in range(len(g.scores)):
         for level, here in enumerate(g.nodes):
             for n, at in here.items():
@@ -132,7 +132,7 @@ def filled(g: Grown, values: Callable[[int, int, int], float]) -> Grown:
 
 
 def lifted(g: Grown, fold: Callable[[list[float]], float], seed: int) -> Grown:
-    """exp o of a node becomes that fold of exp o of its children, times a factor of the level."""
+    """Set exp o of a node to this fold of its children's exp o, times a factor per level."""
     draw = np.random.default_rng(seed)
     for level in reversed(range(len(g.nodes) - 1)):
         for user in range(len(g.scores)):
@@ -161,7 +161,7 @@ def walked(g: Grown, user: int) -> list[Law]:
 
 
 def asked(g: Grown, level: int) -> list[Law]:
-    """q as the tree says; nothing else may have a probability."""
+    """Return q by the tree; other nodes must have no probability."""
     cut = g.tree.level(level + 1)
     logq = cut.log_prob(g.query, torch.arange(cut.num_items)).double()
     gone = [n for n in range(cut.num_items) if n not in g.nodes[level]]
@@ -170,7 +170,7 @@ def asked(g: Grown, level: int) -> list[Law]:
 
 
 def same(ours: Law, theirs: Law, rel: float = 3e-6) -> bool:
-    """Equal; the tree tells logarithms in float32."""
+    """Assert that they are equal; the tree gives logarithms in float32."""
     return ours.keys() == theirs.keys() and all(
         math.isclose(ours[i], theirs[i], rel_tol=rel, abs_tol=1e-15) for i in ours
     )
@@ -185,13 +185,13 @@ def logit(p: float) -> float:
 
 
 def truth(items: int, seed: int) -> np.ndarray:
-    """eta (QUERIES, I) of a synthetic world."""
+    """Return eta (QUERIES, I) of a synthetic world."""
     made = synthetic.world(users=QUERIES, items=items, seed=seed, depth=2)
     return made.eta(np.arange(QUERIES))
 
 
 def expected(g: Grown, loss: Callable[..., Tensor], eta: np.ndarray) -> Tensor:
-    """The loss of all users over their items by eta, as a function of the scores of nodes."""
+    """Return the expected loss under eta, as a function of the node scores."""
     users = g.query.repeat_interleave(eta.shape[1])
     items = torch.arange(eta.shape[1]).repeat(len(g.query))
     each = loss(g.tree, users, items, torch.Generator().manual_seed(0))
@@ -199,7 +199,7 @@ def expected(g: Grown, loss: Callable[..., Tensor], eta: np.ndarray) -> Tensor:
 
 
 def steepest(g: Grown, loss: Callable[..., Tensor], eta: np.ndarray) -> float:
-    """The largest slope of the expected loss."""
+    """Return the largest derivative of the expected loss."""
     g.scores.requires_grad_()
     (slope,) = torch.autograd.grad(expected(g, loss, eta), g.scores)
     g.scores.requires_grad_(False)
@@ -229,7 +229,7 @@ def test_on_every_level_the_probabilities_of_walks_sum_to_one(
 @SEEDS
 @ARITIES
 def test_walks_come_by_nodes_as_often_as_they_say(seed: int, arity: int) -> None:
-    """Each draw of each level, and the way to a given item, has the probability of Eq. 24."""
+    """Each draw of each level, and the path to a given item, has the probability of Eq. 24."""
     g = planted(seed, arity, dead=3)
     n, to = 20_000, torch.tensor(list(g.items))[:QUERIES]
     paths = g.tree.walk(g.query, n, generator=torch.Generator().manual_seed(seed), to=to)
@@ -254,7 +254,7 @@ def test_walks_come_by_nodes_as_often_as_they_say(seed: int, arity: int) -> None
 
 
 def test_the_products_along_the_paths_of_figure_1_are_as_printed() -> None:
-    """Node 4 is come by with 0.3 * 0.6 = 0.18, node 9 with 0.3 * 0.6 * 0.8 = 0.144."""
+    """Node 4 is reached with 0.3 * 0.6 = 0.18, node 9 with 0.3 * 0.6 * 0.8 = 0.144."""
     g = planted(0, 2, places=list(range(8)), roots=2, depth=3, queries=1)
     local = {1: 0.3, 2: 0.7, 3: 0.4, 4: 0.6, 5: 0.9, 6: 0.1}
     local |= {7: 0.5, 8: 0.5, 9: 0.8, 10: 0.2, 11: 0.35, 12: 0.65, 13: 0.25, 14: 0.75}
@@ -285,7 +285,7 @@ def test_if_nodes_weigh_what_their_children_weigh_a_walk_is_the_softmax_of_each_
 @SEEDS
 @ARITIES
 def test_otherwise_it_is_not(seed: int, arity: int) -> None:
-    """One factor a node, and not one a level, is enough to part them below the first level."""
+    """One factor per node instead of one per level separates them below the first level."""
     g = lifted(planted(seed, arity), sum, seed)
     node = next(n for n in g.nodes[0] if g.children(0, n))
     g.scores[:, g.nodes[0][node]] += 1
@@ -335,7 +335,7 @@ def test_if_nodes_weigh_what_their_best_child_weighs_a_walk_stays_near_the_softm
                     share = min(share, max(mine) / sum(mine))
 
 
-# what is learned ---------------------------------------------------------------------------------
+# minimisers --------------------------------------------------------------------------------------
 
 
 @SEEDS
@@ -407,7 +407,7 @@ def test_there_a_walk_draws_items_by_eta(seed: int, arity: int) -> None:
 
 @SEEDS
 @ARITIES
-def test_yes_and_no_against_the_whole_level_tells_each_node_its_own_probability(
+def test_binary_cross_entropy_against_the_whole_level_learns_each_probability(
     seed: int, arity: int
 ) -> None:
     """Eq. 8 with all nodes: sigmoid of o = the summed eta of the leaves below."""
@@ -423,7 +423,7 @@ def test_yes_and_no_against_the_whole_level_tells_each_node_its_own_probability(
 @SEEDS
 @ARITIES
 @pytest.mark.parametrize("negatives", [0, 70])
-def test_yes_and_no_against_siblings_makes_the_product_along_a_path_its_probability(
+def test_binary_cross_entropy_against_siblings_learns_the_product_along_a_path(
     seed: int, arity: int, negatives: int
 ) -> None:
     """Probabilistic label trees: the sigmoid of a node is its probability given its parent, the
@@ -452,7 +452,7 @@ def test_yes_and_no_against_siblings_makes_the_product_along_a_path_its_probabil
 
 @SEEDS
 @ARITIES
-def test_yes_and_no_against_siblings_equals_the_loop(seed: int, arity: int) -> None:
+def test_binary_cross_entropy_against_siblings_equals_the_loop(seed: int, arity: int) -> None:
     g = planted(seed, arity)
     items = torch.tensor(list(g.items))
     users = torch.arange(len(items)) % QUERIES
@@ -470,11 +470,10 @@ def test_yes_and_no_against_siblings_equals_the_loop(seed: int, arity: int) -> N
 @SEEDS
 @ARITIES
 @pytest.mark.parametrize("beam", [1, 2, 5])
-def test_yes_and_no_of_what_a_beam_looks_at_equals_the_loop(
+def test_binary_cross_entropy_of_the_candidates_of_a_beam_equals_the_loop(
     seed: int, arity: int, beam: int
 ) -> None:
-    """OTM: all candidates of a beam are asked about, and those alone; the target of a parent is
-    that of its best child, from the leaf up."""
+    """OTM trains on the candidates of a beam alone; a parent's target is that of its best child."""
     g = planted(seed, arity)
     items = torch.tensor(list(g.items))
     users = torch.arange(len(items)) % QUERIES
@@ -499,7 +498,7 @@ def test_yes_and_no_of_what_a_beam_looks_at_equals_the_loop(
         assert ours[row].item() == pytest.approx(total / len(g.nodes), rel=1e-6)
 
 
-def test_yes_and_no_of_a_level_equals_the_loop() -> None:
+def test_binary_cross_entropy_of_a_level_equals_the_loop() -> None:
     generator = torch.Generator().manual_seed(0)
     pos, neg = (torch.randn(*s, dtype=torch.float64, generator=generator) for s in ((4,), (4, 6)))
     hit = torch.rand(4, 6, generator=generator) < 0.3
@@ -530,8 +529,8 @@ def full_loss(g: Grown, user: int, item: int) -> list[float]:
 def test_where_a_walk_is_the_softmax_every_draw_off_the_target_gives_the_full_loss(
     seed: int, arity: int, n: int
 ) -> None:
-    """Eqs. 21 and 22 under Theorem 3's condition. A level where walks hit nothing but the target
-    has no one to stand against, and no loss."""
+    """Eqs. 21 and 22 under Theorem 3's condition. A level where walks hit only the target has no
+    negatives, and no loss."""
     g = lifted(planted(seed, arity, dead=3), sum, seed)
     items = torch.tensor(list(g.items)).repeat_interleave(QUERIES)
     users = g.query.repeat(len(g.items))
@@ -553,7 +552,7 @@ def test_where_a_walk_is_the_softmax_every_draw_off_the_target_gives_the_full_lo
 
 @pytest.mark.parametrize("sampling", ["tree", "uniform"])
 def test_for_any_scores_the_sampled_softmax_tends_to_the_full_one(sampling: str) -> None:
-    """Eqs. 21 and 22: the error falls as the root of the draws."""
+    """Eqs. 21 and 22: the error falls with the root of the number of draws."""
     roots, depth, rows = 400, 3, 300
     places = [s for s in range(roots * 4) if s % 5]
     g = planted(0, 2, places=places, roots=roots, depth=depth, queries=10)
@@ -579,14 +578,14 @@ def test_for_any_scores_the_sampled_softmax_tends_to_the_full_one(sampling: str)
 
 
 def example(fold: Callable[[list[float]], float]) -> Grown:
-    """The eight leaves of Proposition 1, nodes scored by that fold of the eta below."""
+    """Return the eight leaves of Proposition 1, with nodes scored by this fold of the eta below."""
     g = planted(0, 2, places=list(range(8)), roots=2, depth=3, queries=1)
     mass = g.mass(np.array([0.21, 0, 0.12, 0.18, 0.19, 0, 0.16, 0.14]), fold)
     return filled(g, lambda user, level, n: math.log(max(mass[level][n], 1e-300)))
 
 
 def leaves(g: Grown, k: int, effort: float) -> set[int]:
-    """Found leaves, counted from 1."""
+    """Return the leaves found, counted from 1."""
     return {i + 1 for i in g.tree.search(g.query, k, effort=effort).ids[0].tolist()}
 
 
@@ -621,7 +620,7 @@ def test_if_nodes_score_what_their_best_leaf_scores_every_beam_is_optimal(
 
 
 def filters(g: Grown, seed: int) -> list[tuple[Filter | None, list[set[int]]]]:
-    """Filters, and what each lets through for each query."""
+    """Return filters and, per query, the items that each allows."""
     draw, items = np.random.default_rng(seed), g.tree.num_items
     allow = draw.random(items) < 0.6
     lists = [draw.choice(items, draw.integers(items // 2), replace=True) for _ in range(QUERIES)]
@@ -639,7 +638,7 @@ def filters(g: Grown, seed: int) -> list[tuple[Filter | None, list[set[int]]]]:
 
 
 def values(g: Grown, user: int) -> list[Law]:
-    """What a search ranks the nodes of each level by."""
+    """Return the scores by which a search ranks the nodes, per level."""
     ranks = [g.level(user, level) for level in range(len(g.nodes))]
     if g.tree.product:
         above: Law = {}
@@ -692,7 +691,7 @@ def test_a_beam_of_full_width_is_brute_force(seed: int, arity: int, product: boo
 @ARITIES
 @RULES
 def test_a_narrower_beam_finds_what_the_loop_does(seed: int, arity: int, product: bool) -> None:
-    """Each query of a batch as if it were alone."""
+    """Each query of a batch is searched as if it were alone."""
     g = planted(seed, arity, dead=3, product=product)
     for filter, allowed in filters(g, seed):
         for width, k in ((1, 1), (2, 2), (3, 1), (2, 6), (1, g.tree.num_items)):

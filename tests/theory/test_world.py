@@ -15,7 +15,7 @@ from softdex.synthetic import World, world
 
 
 def eta_by_walking(w: World, user: int) -> np.ndarray:
-    """eta(y | u) leaf by leaf: multiply the local choice at every node on the way down."""
+    """Return eta(y | u) per leaf: the product of the choices at every node on the path."""
     depth, arity = len(w.levels), w.arity
     probability = np.zeros(w.num_items)
     for item, slot in enumerate(w.slot_of):
@@ -161,7 +161,7 @@ def test_a_million_items_need_no_users_by_items_array() -> None:
     assert log.num_items == 1_000_000
     assert ids.shape == (3, 10)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    assert grown < 20_000 * 1_000_000 * 8 / 50, grown  # seen: 0.7 GB; the array would be 160 GB
+    assert grown < 20_000 * 1_000_000 * 8 / 50, grown  # measured 0.7 GB; the array would be 160 GB
 
 
 @pytest.mark.parametrize("bad", [{"users": 0}, {"noise": 1.5}, {"stickiness": 1.0}, {"depth": 0}])

@@ -14,6 +14,7 @@ import torch
 
 import softdex as sdx
 from hostile import members, with_tensors
+from marks import slow
 from softdex.errors import ArtifactError, DataError, SoftdexError
 from softdex.index.contract import Filter
 from softdex.index.tree.tree import Tree
@@ -24,13 +25,7 @@ SMALL: dict[str, Any] = {
     "leaves": "random", "dim": 8, "beam": 10, "negatives": 10, "max_history": 8, "epochs": 3,
     "batch_size": 256, "lr": 0.005, "device": "cpu",
 }  # fmt: skip
-METHODS = {
-    "dtr": {},
-    "dtr, uniform": {"sampling": "uniform"},
-    "tdm": {},
-    "plt": {},
-    "din": {},
-}
+METHODS = {"dtr, uniform": {"sampling": "uniform"}}
 
 
 def options(name: str, **more: Any) -> dict[str, Any]:
@@ -49,7 +44,7 @@ def leaves(model: sdx.Retriever) -> Tree:
     return model.index
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ["dtr", "din", *slow("dtr, uniform", "tdm", "plt")])
 def test_every_tree_learns_far_more_than_chance_knows(parts: sdx.Split, name: str) -> None:
     longer = {"epochs": 16 if name in ("tdm", "plt") else 6, "lr": 0.01}
     model = sdx.fit(name.split(",")[0], parts.train, **options(name, **longer))
@@ -60,7 +55,7 @@ def test_every_tree_learns_far_more_than_chance_knows(parts: sdx.Split, name: st
 
 @pytest.mark.parametrize("norm", ["none", "layer", "batch"])
 def test_a_run_repeats_itself_bit_by_bit(parts: sdx.Split, norm: str) -> None:
-    given = options("dtr", norm=norm, epochs=1)
+    given = options("dtr", norm=norm, epochs=1, max_instances=1000)
     once, again = (sdx.fit("dtr", parts.train, **given) for _ in range(2))
     for name, tensor in once.index.scorer.state_dict().items():
         assert torch.equal(tensor, again.index.scorer.state_dict()[name]), name
@@ -71,7 +66,8 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_model(parts: sdx.Split, tmp_
     from softdex.solve.loop import Run
 
     def job() -> Any:
-        return make("tree", parts.train, options("dtr", norm="batch"))
+        given = options("dtr", norm="batch", max_instances=1000)
+        return make("tree", parts.train, given)
 
     whole = Run(job(), parts.train)
     whole.advance(3)
@@ -248,7 +244,7 @@ def test_of_a_list_the_first_value_is_the_category() -> None:
 
 @pytest.mark.parametrize("how", ["sequence", "factors"])
 def test_a_tree_of_clusters_is_made_by_a_quick_model(parts: sdx.Split, how: str) -> None:
-    model = sdx.fit("dtr", parts.train, **options("dtr", leaves=how, epochs=1))
+    model = sdx.fit("dtr", parts.train, **options("dtr", leaves=how, epochs=1, max_instances=500))
     assert sorted(leaves(model).item_of[leaves(model).item_of >= 0].tolist()) == list(
         range(len(model.items))
     )
@@ -289,7 +285,7 @@ def test_what_a_device_decides_is_said(
     parts: sdx.Split, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = {n: v for n, v in SMALL.items() if n not in ("negatives", "max_history")}
-    sdx.fit("dtr", parts.train, **given | {"epochs": 1})
+    sdx.fit("dtr", parts.train, **given | {"epochs": 1, "max_instances": 500})
     assert "negatives=20, max_history=20" in capsys.readouterr().err
 
 
@@ -318,7 +314,7 @@ def test_nodes_of_a_level_that_is_taken_whole_learn_too(parts: sdx.Split, name: 
 
 
 def test_settings_of_a_tree_can_be_searched(parts: sdx.Split) -> None:
-    given = {n: v for n, v in SMALL.items() if n != "negatives"}
+    given = {n: v for n, v in SMALL.items() if n != "negatives"} | {"max_instances": 500}
     tuned = sdx.tune("dtr", parts.train, parts.valid, settings=3, **given).model
     assert isinstance(tuned.index, Tree)
     assert tuned.evaluate(parts.test, 20)["recall@20"] > 0

@@ -15,6 +15,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 import softdex as sdx
+from marks import slow
 from softdex.errors import SoftdexError
 from softdex.fit import refitted
 from softdex.index.tree.learn import RULES, deal, learn
@@ -162,12 +163,14 @@ def tree_in(model: sdx.Retriever) -> Tree:
     ("name", "options"),
     [
         ("dtr", {"rounds": 2}),
-        ("dtr", {"rounds": 2, "deal": "greedy", "move": False, "restart": True}),
         ("jtm", {}),
-        ("tdm", {"rounds": 2}),
-        ("otm", {}),
-        ("dtr", {"rectify": "path"}),
-        ("dtr", {"rectify": "child", "normalise": True, "rounds": 2, "warm_up": 1}),
+        *slow(
+            ("dtr", {"rounds": 2, "deal": "greedy", "move": False, "restart": True}),
+            ("tdm", {"rounds": 2}),
+            ("otm", {}),
+            ("dtr", {"rectify": "path"}),
+            ("dtr", {"rectify": "child", "normalise": True, "rounds": 2, "warm_up": 1}),
+        ),
     ],
     ids=str,
 )
@@ -231,7 +234,7 @@ def test_how_likely_items_are_is_what_every_level_says(parts: sdx.Split) -> None
 @pytest.mark.parametrize(
     ("stop", "name", "more"),
     [
-        ("before the tree is learned", "dtr", {"rounds": 2, "rectify": "path"}),
+        *slow(("before the tree is learned", "dtr", {"rounds": 2, "rectify": "path"})),
         ("inside the round after", "dtr", {"rounds": 2, "rectify": "path"}),
         ("inside what follows on a warm-up", "otm", {"warm_up": 1}),
     ],
@@ -341,7 +344,7 @@ def test_items_that_nobody_was_asked_about_stay_where_nobody_wants_their_place()
     assert (chosen[10:] == stays[10:]).float().mean() > 0.6
 
 
-@pytest.mark.parametrize(("beam", "arity"), [(4, 2), (35, 2), (7, 3)])
+@pytest.mark.parametrize(("beam", "arity"), [(4, 2), (7, 3), *slow((35, 2))])
 def test_what_a_beam_is_trained_on_is_what_it_looks_at(
     parts: sdx.Split, beam: int, arity: int
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import softdex as sdx
+from marks import slow
 from softdex.index.flat import Flat
 from softdex.index.imi.index import Imi
 from softdex.recipes import make
@@ -40,7 +41,7 @@ def in_group(model: sdx.Retriever) -> float:
 
 
 @every_objective
-@pytest.mark.parametrize("encoder", ["user", "history", "mix"])
+@pytest.mark.parametrize("encoder", ["mix", *slow("user", "history")])
 def test_every_objective_learns_the_groups_with_every_encoder(
     log: sdx.Interactions, objective: str, encoder: str
 ) -> None:
@@ -49,7 +50,7 @@ def test_every_objective_learns_the_groups_with_every_encoder(
 
 
 @every_objective
-@pytest.mark.parametrize("score", ["dot", "dot_bias"])
+@pytest.mark.parametrize("score", ["dot_bias", *slow("dot")])
 def test_every_objective_learns_with_inner_products(
     log: sdx.Interactions, objective: str, score: str
 ) -> None:
