@@ -1,4 +1,4 @@
-"""Tune: find options of a recipe on a validation part, by successive halving."""
+"""Tune: search the options of a recipe on a validation part, by successive halving."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from softdex.options import fits
 from softdex.solve.loop import Job, Run
 from softdex.tables import Rows
 
-KEPT = 3  # one setting in so many goes on, with so many times the epochs
+KEPT = 3  # one setting in KEPT goes on, with KEPT times the epochs
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         options: the best options, ready for `fit(name, train, valid, **options)`.
-        model: the model they gave.
-        metric: its NDCG@20 on the (sampled) validation users. The best of many is lucky: measure
-            the model on a test part that had no say.
-        settings: every setting with the epochs it got and what it scored, best first.
+        model: the model trained with them.
+        metric: its NDCG@20 on the (sampled) validation users. The best of many settings is
+            optimistic: measure the model on a test part that played no role in the choice.
+        settings: every setting with its epochs and its metric, best first.
     """
 
     options: dict[str, Any]
@@ -49,7 +49,7 @@ class Tuned:
 
 
 class _Trial:
-    """One setting, trained as far as it has come."""
+    """One setting and its training so far."""
 
     def __init__(
         self,
@@ -70,13 +70,13 @@ class _Trial:
         self.error: SoftdexError | None = None
 
     def advance(self, epochs: int) -> None:
-        """Train up to so many epochs in all, and measure."""
+        """Train up to `epochs` epochs in total, and measure."""
         try:
             if self.model is None and self.error is None:
                 self._begin()
             if self.run is not None and self.error is None:
                 self.run.advance(epochs - self.run.progress.epoch)
-        except SoftdexError as error:  # it makes no sense, or diverged: the others go on
+        except SoftdexError as error:  # contradictory or diverged: the other settings go on
             self.error = error
             say(f"tuning: a setting failed ({error})")
         finally:
@@ -96,7 +96,7 @@ class _Trial:
         self.run = begin(self.model, job, self.train, self.valid, quiet=True)
 
     def drop(self) -> None:
-        """Let go of the tables."""
+        """Free the tables."""
         self.model = self.run = None
 
     def done(self) -> Retriever:
@@ -119,23 +119,23 @@ def tune(
     max_memory: int | str | None = None,
     **fixed: Any,
 ) -> Tuned:
-    """Search for good options of a recipe.
+    """Search for good options of a recipe by successive halving.
 
     Settings are spread evenly over the space, the recipe's defaults among them if they lie in it.
-    All are trained for a ninth of the epochs (two at least), the best third goes on to a third of
-    them, the best third of those to the end: what is trained is never trained again, and the log is
-    prepared once. Ctrl-C ends the search with what was best so far.
+    All are trained for a ninth of the epochs (at least two), the best third of them for a third of
+    the epochs, the best third of those to the end. No epoch is trained twice. Ctrl-C ends the
+    search with the best setting so far.
 
     Args:
-        name: a recipe.
+        name: of a recipe.
         train: the training part of a split.
-        valid: the part to measure on.
-        settings: how many are tried.
-        space: options to vary: a list of choices, or a pair (low, high) of numbers, taken on a
+        valid: the part that settings are measured on.
+        settings: number of settings to try.
+        space: options to vary, each a list of choices or a pair (low, high) of numbers on a
             logarithmic scale. None takes the recipe's own, `softdex.recipes.space(name)`.
-        search_seed: of the settings; `seed` is that of the training, as in `fit`.
-        max_memory: bytes (or "4GB") that all settings trained at a time may hold together.
-        fixed: options that are the same in every setting, also where `space` has them.
+        search_seed: of the choice of settings; `seed` is that of the training, as in `fit`.
+        max_memory: bytes (or "4GB") that settings in training may hold together.
+        fixed: options with one value in every setting, also if `space` has them.
     """
     fixed = recipes.check_options(name, fixed)
     check_log("tune", train)
@@ -179,7 +179,7 @@ def tune(
 
 
 def _halve(trials: list[_Trial], epochs: int, began: float) -> None:
-    """Train all a little, the better ones on and on."""
+    """Successive halving: train all settings, continue the best third."""
     alive = list(trials)
     budgets = [max(min(2, epochs), -(-epochs // share)) for share in (KEPT**2, KEPT, 1)]
     for budget in sorted(set(budgets if len(alive) > 1 else budgets[-1:])):
@@ -200,7 +200,8 @@ def _halve(trials: list[_Trial], epochs: int, began: float) -> None:
 
 
 def _checked(name: str, base: Mapping[str, Any], space: Mapping[str, Any]) -> dict[str, Any]:
-    """A space as plain values; what makes no sense, or has no effect in any setting, is refused."""
+    """A space as plain values; wrong values, and options without an effect in any setting, are
+    refused."""
     whole = _whole(name)
     found: dict[str, Any] = {}
     for option, among in space.items():
@@ -226,7 +227,7 @@ def _whole(name: str) -> dict[str, bool]:
 def _spread(
     name: str, base: Mapping[str, Any], space: Mapping[str, Any], settings: int, seed: int
 ) -> list[dict[str, Any]]:
-    """Settings spread evenly over a space, each once; the defaults first if they lie in it."""
+    """Distinct settings spread evenly over a space; the defaults first if they lie in it."""
     defaults, whole = recipes.options(name), _whole(name)
     first = {option: defaults[option] for option in space}
     found = [first] if all(_within(first[o], among) for o, among in space.items()) else []
@@ -235,7 +236,7 @@ def _spread(
             option: _pick(among, float(at), whole[option])
             for (option, among), at in zip(space.items(), point, strict=True)
         }
-        for _ in space:  # what has no effect is as always, so that no two settings are the same
+        for _ in space:  # options without an effect keep their defaults, so that settings differ
             idle = recipes.unread(name, {**base, **setting})
             setting |= {option: defaults[option] for option in space if option in idle}
         if setting not in found:
@@ -250,7 +251,7 @@ def _within(value: Any, among: Any) -> bool:
 
 
 def _sample(option: str, among: Any, whole: bool) -> list[Any]:
-    """Every choice, or both ends of a range."""
+    """All choices, or both ends of a range."""
     if isinstance(among, list) and among:
         return among
     pair = isinstance(among, tuple) and len(among) == 2 and all(fits(x, float) for x in among)
