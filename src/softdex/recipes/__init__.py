@@ -1,4 +1,8 @@
-"""Recipes: one file per published method, each a function from a log to what is to be trained."""
+"""Recipes: one file per published method, each a function from a log to what is to be trained.
+
+The names below are what a recipe is written with; a recipe of your own is a function that `sdx.fit`
+takes in the place of a name.
+"""
 
 from softdex.recipes.catalogue import (
     Recipe,
@@ -18,14 +22,29 @@ from softdex.recipes.catalogue import (
     space,
     unread,
 )
+from softdex.recipes.compose import Sampling, Towers, drawn_loss
+from softdex.solve.gradient.feed import Events, Histories, Sequences, Windows
+from softdex.solve.gradient.trainer import Composition, Descent, Negatives
+from softdex.solve.gradient.training import Training
 
 __all__ = [
+    "Composition",
+    "Descent",
+    "Events",
+    "Histories",
+    "Negatives",
     "Recipe",
+    "Sampling",
+    "Sequences",
+    "Towers",
+    "Training",
+    "Windows",
     "about",
     "check_options",
     "checked",
     "choices",
     "docs",
+    "drawn_loss",
     "entry",
     "kinds",
     "make",

@@ -22,9 +22,9 @@ from softdex.messages import say
 from softdex.objective.contract import Loss
 from softdex.objective.sampled import sampled_softmax
 from softdex.objective.softmax import log_mass
-from softdex.objective.table import ON_DRAWS
+from softdex.objective.table import ON_DRAWS, LossOnDraws
 from softdex.options import at_least_0, below_1, from_0_to_1, one_of, only, positive
-from softdex.score.product import Cosine, Dot, Product
+from softdex.score.product import Cosine, Dot, Product, Scorer
 from softdex.solve.gradient.trainer import Negatives
 
 CPU_WORK, GPU_WORK = 1e9, 1e11  # multiplications of a full softmax that a sampled step costs
@@ -227,21 +227,34 @@ def softmax_loss(scorer: Product) -> Loss:
 
 
 def drawn_loss(
-    objective: str, scorer: Product, negatives: int, *, shared: bool, correct: str = "draws"
+    objective: str | LossOnDraws,
+    scorer: Scorer,
+    negatives: int,
+    *,
+    shared: bool,
+    correct: str = "draws",
 ) -> Loss:
-    """An objective on draws of the index; several targets per row (`correct="all"`) share them."""
+    """An objective on draws of the index.
+
+    Args:
+        objective: `ssm`, a name of ON_DRAWS, or a function like those.
+        scorer: of targets and draws.
+        negatives: draws per query, or per batch if `shared`.
+        shared: whether one set of draws serves the whole batch.
+        correct: how `ssm` corrects for the proposal; with `all`, several targets per row share the
+            draws.
+    """
+    plain = ON_DRAWS.get(objective) if isinstance(objective, str) else objective
 
     def loss(index: Index, query: Tensor, target: Tensor, generator: torch.Generator) -> Tensor:
         draws = index.sample(query, negatives, generator=generator, shared=shared)
         own = target.view(len(query), -1)
         pos, neg = scorer(query, own), scorer(query, draws.ids)
-        if objective == "ssm":
-            logq = index.log_prob(query, own.clamp(min=0))
-            hit = draws.ids == own if correct == "draws" else None
-            flat = pos[:, 0] if target.ndim == 1 else pos
-            return sampled_softmax(
-                flat, neg, draws.logq, logq.view(target.shape), hit, correct=correct
-            )
-        return ON_DRAWS[objective](pos[:, 0], neg, draws.ids == own)
+        if plain is not None:
+            return plain(pos[:, 0], neg, draws.ids == own)
+        logq = index.log_prob(query, own.clamp(min=0))
+        hit = draws.ids == own if correct == "draws" else None
+        flat = pos[:, 0] if target.ndim == 1 else pos
+        return sampled_softmax(flat, neg, draws.logq, logq.view(target.shape), hit, correct=correct)
 
     return loss
