@@ -18,7 +18,7 @@ from softdex.index.tree import learn as tree_learn
 from softdex.index.tree.tree import Tree
 from softdex.machine import pick_device
 from softdex.messages import say
-from softdex.model.retriever import load
+from softdex.model.saving import load
 from softdex.recipes.rg import rg
 from softdex.recipes.sequence import sequence
 from softdex.score.din import NORMS, random_din, windows_of

@@ -318,6 +318,15 @@ class Trainer:
         if self.replay is not None and (starts or progress.epoch == rectify.after):
             self.replay = Replay(self.generator)
 
+    @property
+    def updates_all(self) -> bool:
+        """Whether every item is trained; in-batch training leaves out those without events."""
+        return self.parts.proposes
+
+    def searched(self) -> Index | None:
+        """The tree, whose nodes are all that is scored; None: every item is scored."""
+        return self.index if isinstance(self.index, Tree) else None
+
     @torch.no_grad()
     def served(self) -> Index | None:
         """The tree, or the multi-index, if that proposed: for the vectors as they are, tuned."""
