@@ -12,7 +12,8 @@ import torch
 import softdex as sdx
 from softdex.evaluate.evaluate import evaluate
 from softdex.fit import extend
-from softdex.model.learn import learn
+from softdex.model.learn import learn, measurer
+from softdex.model.parts import known_from, parts_from
 from softdex.model.start import take_over
 from softdex.recipes.mf import mf
 from softdex.solve.checkpoint import FILE
@@ -93,6 +94,29 @@ def test_validation_events_come_after_each_users_training_events(parts: sdx.Spli
     for row, user in enumerate(parts.valid.users[:50]):
         expected = [*parts.train.histories[user], *parts.valid.targets[row]]
         assert list(whole.histories[user]) == expected
+
+
+# early stopping
+
+
+@pytest.mark.parametrize("recipe", ["ssm", "item_cf"])
+def test_training_is_measured_as_its_model_is(parts: sdx.Split, recipe: str) -> None:
+    model = sdx.fit(recipe, parts.train, **(QUICK if recipe == "ssm" else {}))
+    made_of = parts_from(model.encoder, model.index.scorer, model.index)  # type: ignore[arg-type]
+    assert parts.valid is not None
+    measure = measurer(recipe, made_of, known_from(parts.train), parts.valid)
+    assert measure() == measure() == model.evaluate(parts.valid, 20)["ndcg@20"]
+
+
+def test_the_users_measured_are_a_sample_that_is_always_the_same(
+    parts: sdx.Split, ssm: sdx.Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("softdex.model.learn.MEASURED_USERS", 40)
+    made_of = parts_from(ssm.encoder, ssm.index.scorer)  # type: ignore[arg-type]
+    assert parts.valid is not None
+    known = known_from(parts.train)
+    first, second = (measurer("ssm", made_of, known, parts.valid)() for _ in range(2))
+    assert first == second != ssm.evaluate(parts.valid, 20)["ndcg@20"]
 
 
 # memory

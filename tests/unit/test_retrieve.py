@@ -312,8 +312,10 @@ def test_k_that_is_no_length_is_refused_everywhere(
 def test_other_arguments_are_checked_by_name(counts: sdx.Retriever) -> None:
     with pytest.raises(SoftdexError, match=r"unknown rule for unknown users 'skp'.*'skip'"):
         counts.recommend("ann", unknown="skp")
-    with pytest.raises(SoftdexError, match=r"no item column 'prise'.*'price'"):
+    with pytest.raises(SoftdexError, match=r"recommend: no item column 'prise'.*'price'"):
         counts.recommend("ann", columns=["prise"])
+    with pytest.raises(SoftdexError, match=r"similar: no item column 'prise'.*'price'"):
+        counts.similar("tea", where={"prise": 1})
     with pytest.raises(SoftdexError, match="'score' would hide the column of that name"):
         counts.recommend("ann", columns=["score"])
     with pytest.raises(SoftdexError, match="expected a size such as '2GB', got 'lots'"):

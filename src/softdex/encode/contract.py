@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
-import scipy.sparse as sp
 from torch import Tensor
 
 from softdex.data.ragged import Ragged
@@ -37,26 +36,4 @@ class Encoder(Protocol):
         In training `history` is None, the encoder knows it, and `leave_out` (B,) are the targets,
         which must not be read.
         """
-        ...
-
-
-@runtime_checkable
-class KnowsLikeness(Protocol):
-    """An encoder that knows which items are alike."""
-
-    def similar(self, items: np.ndarray) -> Any:
-        """Queries whose best items are most like these (N,)."""
-        ...
-
-
-@runtime_checkable
-class FoldsIn(Protocol):
-    """An encoder that solves for users and items that were not in training."""
-
-    def new_users(self, matrix: sp.csr_matrix) -> Tensor:
-        """Vectors of users by their events, users x items."""
-        ...
-
-    def new_items(self, matrix: sp.csr_matrix) -> Tensor:
-        """Vectors of items by their events, items x users."""
         ...

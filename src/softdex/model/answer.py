@@ -1,4 +1,4 @@
-"""Answers: item lists as tables, for users, for everybody, and for items like others.
+"""Answer requests: item lists per user or per item, as tables.
 
 Shapes: B users or items asked about, K places per list, I items.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from torch import Tensor
 from softdex.data.holdout import Holdout
 from softdex.data.keys import as_list, find
 from softdex.data.ragged import Ragged
-from softdex.encode.contract import Encoder, KnowsLikeness
+from softdex.encode.contract import Encoder
 from softdex.errors import SoftdexError
 from softdex.evaluate.evaluate import Search
 from softdex.files import write_atomically
@@ -33,14 +33,23 @@ if TYPE_CHECKING:
     from softdex.model.retriever import Retriever
 
 
+@runtime_checkable
+class KnowsLikeness(Protocol):
+    """An encoder that knows which items are alike, without item vectors."""
+
+    def similar(self, items: np.ndarray) -> Any:
+        """Return queries whose best items are most like these (N,)."""
+        ...
+
+
 class Wanted(NamedTuple):
-    """What lists are to be like.
+    """The lists that are asked for.
 
     Attributes:
         k: length of a list.
         allow: mask over items (I,), or None.
         columns: item columns to add to the table.
-        exclude_seen: whether items of the history stay out.
+        exclude_seen: whether to exclude the items of the history.
         max_memory: bytes of scores held at a time.
     """
 
@@ -62,7 +71,10 @@ def wanted(
     exclude_seen: bool = True,
     max_memory: int = MAX_MEMORY,
 ) -> Wanted:
-    """Check the arguments that `recommend`, `recommend_all` and `similar` share."""
+    """Check the arguments that `recommend`, `recommend_all` and `similar` share.
+
+    `method` is the one called, named in errors.
+    """
     columns = check_columns(model.item_table, columns, method)
     k = min(whole(method, k), len(model.items))
     mask = allowed(model.items, model.item_table, allow, deny, where, method)
@@ -70,14 +82,14 @@ def wanted(
 
 
 def parts_of(model: Retriever, asked: Asked, like: Wanted) -> list[np.ndarray]:
-    """The users asked about in blocks, as many per search as the memory allows."""
+    """Divide the users asked about into blocks, each for one search within `max_memory`."""
     return blocks(len(asked.rows), batch_size(model.encoder, like.max_memory, like.k))
 
 
 def tables(
     model: Retriever, asked: Asked, parts: Iterable[np.ndarray], like: Wanted
 ) -> Iterator[pa.Table]:
-    """The list of every user asked about (user, rank, item, score, columns...), block by block."""
+    """Yield one table per block of users: user, rank, item, score, columns..."""
     for part in parts:
         history = asked.history.take(part)
         filter = Filter(history if like.exclude_seen else None, like.allow)
@@ -94,7 +106,7 @@ def search(
     filter: Filter,
     max_memory: int = MAX_MEMORY,
 ) -> Hits:
-    """The best k items of users (B,) and their histories."""
+    """Search the best k items per user (B,)."""
     asked = query_of(model, users, history)
     return model.index.search(asked, k, filter=filter, max_memory=max_memory)
 
@@ -107,8 +119,14 @@ def searcher(
     by_features: bool = False,
     max_memory: int = MAX_MEMORY,
 ) -> Search:
-    """Return a search over holdouts for `softdex.evaluate`; it needs no `Retriever`, so a training
-    can be measured with it."""
+    """Return a search for `softdex.evaluate`, of an encoder and an index that may be in training.
+
+    Args:
+        encoder, index: parts to measure, as they are at each search.
+        seen: training events per user.
+        by_features: whether users have vectors by their features.
+        max_memory: bytes of scores held at a time.
+    """
 
     def found(part: Holdout, k: int, exact: bool) -> np.ndarray:
         asked = query(encoder, seen, part.users, part.history, by_features=by_features)
@@ -120,7 +138,7 @@ def searcher(
 
 
 def similar(model: Retriever, items: Any, like: Wanted) -> Iterator[pa.Table]:
-    """The list of every item asked about (item, rank, similar, score, columns...), in blocks."""
+    """Yield one table per block of items: item, rank, similar, score, columns..."""
     rows = find(model.items, as_list(items), "similar", "items")
     for part in blocks(len(rows), batch_size(model.encoder, like.max_memory, like.k)):
         asked = rows[part]
@@ -130,7 +148,7 @@ def similar(model: Retriever, items: Any, like: Wanted) -> Iterator[pa.Table]:
 
 
 def to_parquet(tables: Iterator[pa.Table], path: str | Path) -> int:
-    """Stream tables, one at least, into a Parquet file; returns the number of rows."""
+    """Stream tables, at least one, into a Parquet file; return the number of rows."""
     count = 0
 
     def fill(file: Any) -> None:
@@ -162,7 +180,7 @@ def _with_popular(model: Retriever, hits: Hits, strangers: np.ndarray, like: Wan
 
 
 def _alike(model: Retriever, items: np.ndarray, k: int, filter: Filter) -> Hits:
-    """Items most like these: by the cosine of their vectors, or by what the encoder knows."""
+    """Search similar items, by the cosine of their vectors or by what the encoder knows."""
     vectors = model.index.vectors()
     if vectors is not None:
         index: Any = model.index
@@ -182,7 +200,7 @@ def _table(
     columns: list[str],
     found: str = "item",
 ) -> pa.Table:
-    """Lists as a table with one row per place."""
+    """Make a table with one row per hit."""
     ids, scores = hits.ids.cpu().numpy(), hits.scores.float().cpu().numpy()
     real = ids >= 0
     at, place = np.nonzero(real)

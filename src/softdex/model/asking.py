@@ -1,6 +1,6 @@
-"""Asking: who is asked about. Keys and histories become rows, and rows become queries.
+"""Ask about users: keys and histories become rows, and rows become queries.
 
-A stranger is a user the encoder has learned nothing of. Shapes: B users, U users in training.
+A stranger is a user of whom the encoder has learned nothing. Shapes: B users.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Asked(NamedTuple):
     """Users asked about.
 
     Attributes:
-        names: keys as they were given (B,), or 0, 1, ... for histories alone.
+        names: keys as given (B,), or 0, 1, ... for histories alone.
         rows: rows of the training log (B,), -1 for strangers.
-        history: what each of them has interacted with.
-        strangers: whom the model cannot answer, (B,).
+        history: item rows per user, oldest first.
+        strangers: who gets the most popular items instead, (B,).
     """
 
     names: pa.Array
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
 
 
 def who(model: Retriever, where: str, users: Any, history: Any, unknown: str = "error") -> Asked:
-    """Find users by key, by history, or both; `unknown` as in `Retriever.recommend`."""
+    """Find users by key, by history, or both; see `Retriever.recommend`."""
     if users is None and history is None:
         raise SoftdexError(f"{where}: expected users, or history=[[item, ...], ...].")
     if history is None:
@@ -56,7 +56,7 @@ def who(model: Retriever, where: str, users: Any, history: Any, unknown: str = "
 
 
 def everybody(model: Retriever) -> Asked:
-    """Every user of the model."""
+    """Ask about every user of a model."""
     rows = np.arange(len(model.users))
     strangers = ~trained(model.encoder, model.seen, rows, by_features=_by_features(model))
     return Asked(model.users.all(), rows, model.seen, strangers)
@@ -65,15 +65,15 @@ def everybody(model: Retriever) -> Asked:
 def trained(
     encoder: Encoder, seen: Ragged, rows: np.ndarray, *, by_features: bool = False
 ) -> np.ndarray:
-    """Whether the encoder learned anything of these rows (B,): without events there is no vector,
-    unless users have one by their features."""
+    """Return whether the encoder has learned something of each row (B,): it takes events, or
+    features of users."""
     if encoder.answers_strangers or by_features:
         return rows >= 0
     return events(seen, rows) > 0
 
 
 def events(seen: Ragged, rows: np.ndarray) -> np.ndarray:
-    """Number of training events per row (B,), 0 for row -1."""
+    """Return the number of training events per row (B,), 0 for row -1."""
     counts = seen.indptr[np.maximum(rows, 0) + 1] - seen.indptr[np.maximum(rows, 0)]
     return np.where(rows >= 0, counts, 0)
 
@@ -116,10 +116,10 @@ def query(
     *,
     by_features: bool = False,
 ) -> Any:
-    """Queries of B users, as the index takes them.
+    """Return the queries of B users.
 
-    An encoder that reads histories is not shown the rows of users without events in training:
-    their vectors were never trained, unless they are made from features.
+    An encoder that reads histories gets -1 for users without events in training: their own vectors
+    were never trained, unless they are made from features.
     """
     if encoder.reads_history and not by_features:
         users = np.where(events(seen, users) > 0, users, -1)
@@ -130,29 +130,29 @@ def query(
 def queries(
     model: Retriever, users: np.ndarray, history: Ragged, size: int
 ) -> Iterator[tuple[np.ndarray, Any]]:
-    """Queries in blocks of up to `size` users, each with the places (b,) of its users."""
+    """Yield queries of up to `size` users at a time, with the places (b,) of these users."""
     for part in blocks(len(users), size):
         yield part, query_of(model, users[part], history.take(part))
 
 
 def query_of(model: Retriever, users: np.ndarray, history: Ragged) -> Any:
-    """Queries of B users, as the index of a model takes them."""
+    """Return the queries of B users of a model."""
     by_features = _by_features(model)
     return query(model.encoder, model.seen, users, history, by_features=by_features)
 
 
 def batch_size(encoder: Encoder, max_memory: int, k: int) -> int:
-    """Users per search: their queries, and k ids and scores a few times over, fit the memory."""
+    """Return how many users to search at a time: queries and hits, with copies, fit the memory."""
     return int(np.clip(max_memory // (2 * encoder.query_bytes + 32 * k), 1, BATCH))
 
 
 def blocks(n: int, size: int) -> list[np.ndarray]:
-    """The numbers from 0 to n - 1 in blocks of up to `size`; one empty block if n is 0."""
+    """Divide the numbers from 0 to n - 1 into blocks of up to `size`; at least one block."""
     return [np.arange(start, min(start + size, n)) for start in range(0, max(n, 1), size)]
 
 
 def whole(where: str, k: Any) -> int:
-    """Return k as an int, or refuse what is no length of a list."""
+    """Return k as an int; refuse what is no length of a list."""
     if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
         raise SoftdexError(f"{where}: expected k as a whole number of at least 1, got {k!r}.")
     return int(k)
@@ -166,7 +166,7 @@ def _by_features(model: Retriever) -> bool:
 
 
 def _by_key(model: Retriever, where: str, keys: Any, unknown: str) -> Asked:
-    """Users of the training log, with their training events as histories."""
+    """Find users by key; their histories are their training events."""
     rows = find(model.users, keys, where, "users", known=unknown == "error")
     known = trained(model.encoder, model.seen, rows, by_features=_by_features(model))
     rows = np.where(known, rows, -1)
@@ -186,7 +186,7 @@ def _by_key(model: Retriever, where: str, keys: Any, unknown: str) -> Asked:
 
 
 def _by_history(model: Retriever, where: str, users: Any, history: Any, unknown: str) -> Asked:
-    """Users with the histories that were given, which replace what is stored."""
+    """Take histories as given; keys of users need not be known."""
     encoder = model.encoder
     if not encoder.reads_history:
         raise SoftdexError(
@@ -215,7 +215,7 @@ def _by_history(model: Retriever, where: str, users: Any, history: Any, unknown:
 
 
 def _names(known: Keys, keys: Any) -> pa.Array:
-    """Keys as they were given, in the type of the known ones if they fit it, else as text."""
+    """Return keys as given, in the type of the known ones if they fit it, else as text."""
     cells = keys.to_pylist() if isinstance(keys, (pa.Array, pa.ChunkedArray)) else list(keys)
     try:
         return Keys(pa.array(cells).cast(known.values.type), known.type).all()
@@ -224,7 +224,7 @@ def _names(known: Keys, keys: Any) -> pa.Array:
 
 
 def _histories(items: Keys, where: str, history: Sequence[Any], unknown: str) -> Ragged:
-    """Item rows of each history; unknown items are an error, or left out."""
+    """Find the item rows of each history; unknown items are an error, or dropped."""
     lists = as_list(history)
     if not all(isinstance(h, Iterable) and not isinstance(h, (str, bytes)) for h in lists):
         raise SoftdexError(f"{where}: expected history=[[item, ...], ...], one list per user.")

@@ -1,5 +1,4 @@
-"""Cards: how a model was made and what it scored. A card never changes; a new result makes a new
-card."""
+"""Record how a model was made and what it scored. A card never changes; a result makes another."""
 
 from __future__ import annotations
 

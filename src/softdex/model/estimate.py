@@ -1,4 +1,4 @@
-"""Estimates: p(item | user) as the softmax of a model's scores over a temperature.
+"""Estimate p(item | user) as the softmax of a model's scores over a temperature.
 
 Shapes: B queries, N items asked about, D numbers per vector, I items.
 """
@@ -53,23 +53,23 @@ class Softmax:
 
     @torch.inference_mode()
     def log_prob(self, query: Tensor, ids: Tensor) -> Tensor:
-        """Log-probabilities (B, N) of ids (N,) or (B, N), without holding a score of every item."""
+        """Return log-probabilities (B, N) of ids (N,) or (B, N); never holds the scores of all."""
         query = self.scaled(query)
         return self.candidates(query, ids) - log_mass(query, *self.candidates.everything())[:, None]
 
     @torch.inference_mode()
     def log_probs(self, query: Tensor) -> Tensor:
-        """Log-probabilities (B, I) of all items."""
+        """Return log-probabilities (B, I) of all items."""
         return self.candidates(self.scaled(query), slice(None)).log_softmax(1)
 
     def scaled(self, query: Tensor) -> Tensor:
-        """Queries divided by the temperature, (B, D)."""
+        """Return projected queries divided by the temperature, (B, D)."""
         return self.scorer.project(query) / self.temperature
 
 
 @torch.inference_mode()
 def softmax_of(model: Retriever, method: str, temperature: float) -> Softmax:
-    """The softmax of a model's scores at a temperature; models without item vectors are refused."""
+    """Return the softmax of a model's scores; refuse a model without item vectors."""
     scorer, index = with_vectors(model, method), cast(Any, model.index)
     vectors, offsets = scorer.everything()
     alive = index.alive
@@ -81,7 +81,7 @@ def softmax_of(model: Retriever, method: str, temperature: float) -> Softmax:
 
 
 def log_prob(model: Retriever, users: Any, items: Any, history: Any) -> np.ndarray:
-    """Log-probabilities (B, N), float32; see `Retriever.log_prob`."""
+    """Return log-probabilities (B, N), float32; see `Retriever.log_prob`."""
     softmax = softmax_of(model, "log_prob", model.temperature)
     asked = who(model, "log_prob", users, history)
     rows = rows_of(model.items, items, len(asked.rows))
@@ -98,7 +98,7 @@ def log_prob(model: Retriever, users: Any, items: Any, history: Any) -> np.ndarr
 def distributions(
     model: Retriever, users: Any, history: Any, max_memory: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Blocks of users and their log-probabilities (b, I); see `Retriever.distributions`."""
+    """Iterate over users and their log-probabilities (b, I); see `Retriever.distributions`."""
     softmax = softmax_of(model, "distributions", model.temperature)
     asked = who(model, "distributions", users, history)
     size = batch_size(model.encoder, max_memory, len(model.items))
@@ -107,7 +107,7 @@ def distributions(
 
 
 def calibrated(model: Retriever, valid: Holdout) -> float:
-    """The maximum-likelihood temperature of a model on a holdout; see `Retriever.calibrate`."""
+    """Return the maximum-likelihood temperature on a holdout; see `Retriever.calibrate`."""
     softmax, index = softmax_of(model, "calibrate", 1.0), cast(Any, model.index)
     model.check(valid, "calibrate")
     part = sample(valid, index.alive)
@@ -117,7 +117,7 @@ def calibrated(model: Retriever, valid: Holdout) -> float:
 
 
 def rows_of(items: Keys, keys: Any, users: int) -> np.ndarray:
-    """Rows of the items asked about: (N,) for all users, or (B, N) for one list per user."""
+    """Find the rows of items: (N,) for all users, or (B, N) for one list per user."""
     if keys is None:
         return np.arange(len(items))
     cells = as_list(keys)
@@ -136,8 +136,8 @@ def rows_of(items: Keys, keys: Any, users: int) -> np.ndarray:
 
 
 def sample(valid: Holdout, alive: Tensor | None) -> Holdout:
-    """Users with a history and a target that is not removed: 2000 of them at most, the same in
-    every call."""
+    """Draw up to 2000 users with a history and a target that is not removed, the same in every
+    call."""
     targets = valid.targets
     if alive is not None:
         targets = targets.where(alive.cpu().numpy()[targets.ids])
@@ -153,7 +153,7 @@ def sample(valid: Holdout, alive: Tensor | None) -> Holdout:
 
 @torch.inference_mode()
 def fit_temperature(softmax: Softmax, query: Tensor, targets: Ragged, masked: Ragged) -> float:
-    """The maximum-likelihood temperature of the targets. It minimises
+    """Return the maximum-likelihood temperature of the targets, which minimises
 
         mean over targets y of  log sum_i exp(score_i / temperature) - score_y / temperature
 
@@ -187,7 +187,7 @@ def fit_temperature(softmax: Softmax, query: Tensor, targets: Ragged, masked: Ra
 
 
 def _scores_of(items: Dot, query: Tensor, lists: Ragged) -> Tensor:
-    """Scores (B, L) of the items in each query's list, each item once, padded with -inf."""
+    """Score the items of each query's list once, (B, L), padded with -inf."""
     cells = np.unique(lists.cells(items.num_items))
     row, ids = np.divmod(cells, items.num_items)
     once = group(row, ids, len(lists))
@@ -198,13 +198,13 @@ def _scores_of(items: Dot, query: Tensor, lists: Ragged) -> Tensor:
 
 
 def _without(mass: Tensor, scores: Tensor) -> Tensor:
-    """A log-sum-exp (B,) without the terms of these scores (B, L)."""
+    """Take the terms of these scores (B, L) out of a log-sum-exp (B,)."""
     share = (scores.logsumexp(1) - mass).clamp(max=-1e-6)  # keep the rest above 0
     return mass + torch.log(-torch.expm1(share))
 
 
 def _mean_score(query: Tensor, vectors: Tensor, offsets: Tensor | None, targets: Ragged) -> float:
-    """Mean score of the targets."""
+    """Return the mean score of the targets."""
     ids = torch.from_numpy(targets.ids.astype(np.int64)).to(query.device)
     starts = torch.from_numpy(targets.indptr[:-1]).to(query.device)
     sums = embedding_bag(ids, vectors, starts, mode="sum")

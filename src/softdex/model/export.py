@@ -1,4 +1,4 @@
-"""Export: item vectors as a faiss index, to be served without softdex."""
+"""Export item vectors as a faiss index, to be served without softdex."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from softdex.data.keys import Keys
 from softdex.errors import SoftdexError
 from softdex.files import write_atomically
-from softdex.index.contract import MAX_MEMORY, item_vectors
+from softdex.index.contract import MAX_MEMORY
 from softdex.model.asking import batch_size, queries, who
 from softdex.score.product import Product
 
@@ -52,12 +52,12 @@ def to_faiss(model: Retriever, path: Path, factory: str) -> int:
 
 
 def key_file(path: Path) -> Path:
-    """The path of the keys of an exported index."""
+    """Return the path of the keys of an exported index."""
     return Path(f"{path}.keys.parquet")
 
 
 def query_vectors(model: Retriever, users: Any, history: Any) -> np.ndarray:
-    """Vectors (B, D) of users or histories, float32; see `Retriever.query_vectors`."""
+    """Return query vectors (B, D), float32; see `Retriever.query_vectors`."""
     scorer = with_vectors(model, "query_vectors")
     asked = who(model, "query_vectors", users, history)
     size = batch_size(model.encoder, MAX_MEMORY, 1)
@@ -66,9 +66,9 @@ def query_vectors(model: Retriever, users: Any, history: Any) -> np.ndarray:
 
 
 def with_vectors(model: Retriever, method: str) -> Product:
-    """The scorer of a model with item vectors; any other model is refused."""
+    """Return the scorer of a model with item vectors; refuse any other model."""
     scorer: Product = model.index.scorer
-    if item_vectors(scorer) is None:
+    if getattr(scorer, "items", None) is None:
         raise SoftdexError(
             f"{method}: expected a model with item vectors, {model.recipe} has none. Fit one that "
             "has, such as rg2 or ssm."
@@ -77,20 +77,20 @@ def with_vectors(model: Retriever, method: str) -> Product:
 
 
 def has_offsets(scorer: Product) -> bool:
-    """Whether items have offsets, which take one more coordinate of every vector."""
+    """Return whether items have offsets, which take one more coordinate per vector."""
     return scorer.offsets(slice(0, 1)) is not None
 
 
 @torch.inference_mode()
 def exported_vectors(scorer: Product, rows: np.ndarray) -> np.ndarray:
-    """Vectors of these items (N, D), or (N, D + 1) with their offsets as the last coordinate."""
+    """Return item vectors (N, D), or (N, D + 1) with the offset as the last coordinate."""
     ids = torch.from_numpy(rows)
     return _joined(scorer.vectors(ids), scorer.offsets(ids))
 
 
 @torch.inference_mode()
 def exported_queries(scorer: Product, query: Tensor) -> np.ndarray:
-    """Query vectors (B, D), or (B, D + 1) with a 1 as the last coordinate."""
+    """Return query vectors (B, D), or (B, D + 1) with a 1 as the last coordinate."""
     vectors = scorer.project(query)
     return _joined(vectors, vectors.new_ones(len(vectors)) if has_offsets(scorer) else None)
 
@@ -99,20 +99,20 @@ def exported_queries(scorer: Product, query: Tensor) -> np.ndarray:
 
 
 def _joined(vectors: Tensor, last: Tensor | None) -> np.ndarray:
-    """Vectors as float32, with one more coordinate if there is one."""
+    """Append a coordinate, if there is one, and return float32."""
     parts = [vectors] if last is None else [vectors, last.unsqueeze(1)]
     return torch.cat(parts, 1).float().cpu().numpy()
 
 
 def _alive(model: Retriever) -> np.ndarray:
-    """Which items are not removed (I,)."""
+    """Return which items are not removed (I,)."""
     index: Any = model.index
     alive = index.alive
     return np.ones(len(model.items), bool) if alive is None else alive.cpu().numpy()
 
 
 def _faiss() -> Any:
-    """The faiss module, or an error that says how to install it."""
+    """Import faiss, or say how to install it."""
     try:
         import faiss
     except ImportError as error:
@@ -125,7 +125,7 @@ def _faiss() -> Any:
 def _built(
     faiss: Any, factory: str, vectors: np.ndarray, rows: np.ndarray, *, everything: bool
 ) -> Any:
-    """A trained index whose ids are item rows; ids are mapped only if rows are missing."""
+    """Train an index whose ids are item rows; ids are mapped only if rows are missing."""
     if not isinstance(factory, str) or TOO_SMALL.search(factory):
         raise SoftdexError(
             "export_faiss: expected factory as faiss writes it, such as 'Flat' or 'IVF1024,Flat' "
@@ -150,13 +150,13 @@ def _built(
 
 
 def _reason(error: BaseException) -> str:
-    """The message of a faiss error, without its source location."""
+    """Return the message of a faiss error without its source location."""
     said = re.sub(r"^Error in .* at \S+:\d+: ", "", str(error), flags=re.DOTALL)
     return re.sub(r"^Error: '.*' failed: ", "", said).strip()
 
 
 def _key_table(items: Keys, alive: np.ndarray) -> pa.Table:
-    """The key of every row, null where the item was removed."""
+    """Return a table with the key of every row, null where the item was removed."""
     rows = pa.array(np.arange(len(alive)), mask=~alive)
     living = Keys(items.values.take(rows), items.type).all()
     return pa.table({"row": np.arange(len(alive)), "item": living})

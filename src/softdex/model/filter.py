@@ -1,4 +1,4 @@
-"""Filters: which items may be recommended, by key and by the columns of the item table."""
+"""Filter items by key and by the columns of the item table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESULT = ("user", "rank", "item", "similar", "score")  # columns of the tables w
 def allowed(
     items: Keys, table: pa.Table | None, allow: Any, deny: Any, where: Any, method: str
 ) -> torch.Tensor | None:
-    """Mask (I,) of the items that may be recommended, or None if all of them may.
+    """Return the mask (I,) of items that may be recommended, None if all of them may.
 
     Args:
         items: keys of the model.
@@ -41,7 +41,7 @@ def allowed(
 
 
 def check_columns(table: pa.Table | None, columns: Any, method: str) -> list[str]:
-    """The item columns asked for, each once; unknown ones are refused."""
+    """Return the item columns asked for, each once; refuse unknown ones."""
     known = [] if table is None else table.column_names
     names = [] if columns is None else as_list(columns)
     for name in names:
@@ -58,7 +58,7 @@ def check_columns(table: pa.Table | None, columns: Any, method: str) -> list[str
 def _where(
     table: pa.Table | None, where: Mapping[str, Any] | pc.Expression, method: str
 ) -> np.ndarray:
-    """Which items satisfy a condition on the item columns (I,)."""
+    """Return which items satisfy a condition on the item columns (I,)."""
     if not isinstance(where, (Mapping, pc.Expression)):
         raise SoftdexError(
             f"{method}: expected where={{column: value, ...}} or a pyarrow.compute expression, got "
@@ -79,7 +79,7 @@ def _where(
 
 
 def _satisfies(table: pa.Table, where: pc.Expression, method: str) -> np.ndarray:
-    """Rows for which an expression is true; null counts as false."""
+    """Return the rows for which an expression is true; null counts as false."""
     from pyarrow import dataset  # imports pandas if it is installed, so not earlier
 
     try:
@@ -94,7 +94,7 @@ def _satisfies(table: pa.Table, where: pc.Expression, method: str) -> np.ndarray
 
 
 def _matches(column: pa.Array, name: str, wanted: Any, method: str) -> np.ndarray:
-    """Which cells equal one of the wanted values; a list cell matches if it holds one of them."""
+    """Return which cells equal one of the values; a list matches if it contains one."""
     lists = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
     kind = column.type.value_type if lists else column.type
     try:

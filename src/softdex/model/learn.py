@@ -1,4 +1,4 @@
-"""Learning: train what a recipe made, and make a model of it once the training is over."""
+"""Train what a recipe made, and make a model of it when the training is over."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from softdex.solve.checkpoint import Checkpointer
 from softdex.solve.loop import Job, Measure, Outcome, Run, Trainer
 
 METRIC, CUTOFF = "ndcg@20", 20
-MEASURED_USERS = 2000  # of the holdout, measured after each epoch
+MEASURED_USERS = 2000  # of the holdout, after each epoch
 BLOCK = 2**18  # rows that a feature tower makes vectors of at a time
 
 
@@ -103,14 +103,14 @@ def begin(
 
 
 def finish(card: Card, run: Run, log: Interactions) -> Retriever:
-    """The model of a run's best epoch."""
+    """End a run and return the model of its best epoch."""
     outcome = run.finish()
     encoder, scorer = run.parts
     _zero_untrained(scorer, run.trainer, log.item_counts)
     parts = _materialised(parts_from(encoder, scorer, run.trainer.served()))
     if wrong := not_finite(saved_tensors(encoder, scorer)):
         raise SoftdexError(
-            f"fit: after training, {some(wrong)} held values that are not finite. Choose less "
+            f"fit: after training, {some(wrong)} hold values that are not finite. Choose less "
             "extreme options (a lower lr, if there is one)."
         )
     return Retriever(replace(card, training=_record(outcome)), parts, known_from(log))
@@ -119,14 +119,17 @@ def finish(card: Card, run: Run, log: Interactions) -> Retriever:
 def assemble(
     recipe: str, options: Mapping[str, Any], log: Interactions, encoder: Any, scorer: Any
 ) -> Retriever:
-    """A model of parts that need no training, with the keys and histories of a log."""
+    """Make a model of parts that need no training, with the keys and histories of a log."""
     card = Card(recipe, options, log.sha256, log.card)
     check_finite(card, encoder, scorer)
     return Retriever(card, parts_from(encoder, scorer), known_from(log))
 
 
 def measurer(recipe: str, parts: Parts, known: Known, valid: Holdout) -> Measure:
-    """Return a function that measures NDCG@20 as the parts are then, always on the same users."""
+    """Return a function that measures NDCG@20 of the parts as they are when it is called.
+
+    It always asks about the same users of the holdout: all of them, or a sample of 2000.
+    """
     asked = np.flatnonzero(valid.targets.lengths)
     if len(asked) > MEASURED_USERS:
         drawn = np.random.default_rng(0).choice(asked, MEASURED_USERS, replace=False)
@@ -189,7 +192,7 @@ def _materialised(parts: Parts) -> Parts:
 
 
 def _table(tower: Tower) -> Table:
-    """The vectors of all rows of a tower."""
+    """Return the vectors of all rows of a tower."""
     tower.eval()
     starts = range(0, len(tower), BLOCK)
     with torch.no_grad():
@@ -198,6 +201,6 @@ def _table(tower: Tower) -> Table:
 
 
 def _record(outcome: Outcome) -> dict[str, Any]:
-    """A run for the model's card, without times: the same run writes the same file."""
+    """Return the record of a run for the card, without times: equal runs write equal files."""
     history = [{n: v for n, v in r.items() if n != "seconds"} for r in outcome.history]
     return {"best_epoch": outcome.best_epoch + 1, "history": history}

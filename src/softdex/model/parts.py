@@ -1,4 +1,4 @@
-"""Parts: what a model answers with, and what it knows of users and items."""
+"""Parts of a model, and what it knows of users and items."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from softdex.index.flat import Flat
 @final
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What a model answers with.
+    """What a model answers requests with.
 
     Attributes:
         encoder: makes queries of users.
-        index: finds items for queries; holds the scorer.
+        index: searches items for queries; `index.scorer` scores them.
         tower, user_tower: make vectors of new items and users from their features; None unless
             the model was trained on features.
     """
@@ -56,12 +56,12 @@ class Known:
 
 
 def known_from(log: Interactions) -> Known:
-    """What a training log says of its users and items."""
+    """Return what a training log says of its users and items."""
     return Known(log.users, log.items, log.histories, log.item_counts, log.item_table)
 
 
 def parts_from(encoder: nn.Module, scorer: nn.Module, index: Index | None = None) -> Parts:
-    """Parts as a recipe makes them, ready to answer; without an index every item is scored."""
+    """Put parts in evaluation mode; without an index every item is scored."""
     encoder.eval()
     scorer.eval()
     index = Flat(scorer) if index is None else index  # type: ignore[arg-type]

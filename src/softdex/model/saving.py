@@ -1,4 +1,4 @@
-"""Saving: a model as one file, and back; `model.artifact` has the format of the file."""
+"""Save a model as one file, and load it; `model.artifact` has the format of the file."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def save(model: Retriever, path: Path) -> None:
 
 
 def changes(model: Retriever) -> dict[str, Any]:
-    """What has changed since a model was trained, as entries of its manifest."""
+    """Return what has changed since a model was trained, as entries of its manifest."""
     found = {
         "temperature": (model.temperature, 1.0),
         "added": (model.added, {}),
@@ -86,7 +86,7 @@ def load(path: str | Path) -> Retriever:
 
 
 def _rebuilt(contents: artifact.Contents) -> Retriever:
-    """The model of a file, once everything in it is known to fit together."""
+    """Rebuild the model of a file, once everything in it is known to fit together."""
     encoder, index = rebuild(contents)
     manifest, tensors, users, items = contents
     _check_changes(manifest)

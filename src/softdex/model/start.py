@@ -1,4 +1,4 @@
-"""Starting: take over the vectors of an earlier model, found by key."""
+"""Start from an earlier model: take over its vectors, found by key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from softdex.data.interactions import Interactions
 from softdex.data.keys import Keys
-from softdex.encode.contract import FoldsIn
 from softdex.encode.features.tower import tower_in
 from softdex.errors import SoftdexError
 from softdex.messages import say
@@ -33,7 +32,7 @@ def take_over(recipe: str, encoder: Any, scorer: Any, log: Interactions, start: 
         raise SoftdexError("fit: start= and features= cannot be combined. Leave one of them out.")
     keys = {"U": (log.users, start.users), "I": (log.items, start.items)}
     known = saved_tensors(start.encoder, start.index.scorer)
-    solved = isinstance(encoder, FoldsIn)  # training begins by solving for the users
+    solved = encoder.history_first  # its training begins by solving for the users
     copied = 0
     for name, tensor in saved_tensors(encoder, scorer).items():
         letters = letters_of(name, encoder, scorer)
@@ -75,7 +74,7 @@ def _copy_layers(encoder: Any, known: Mapping[str, Tensor]) -> None:
 
 
 def _copy_rows(to: Tensor, source: Tensor, keys: Keys, old_keys: Keys, *, zero_others: bool) -> int:
-    """Copy the rows of keys that both know; returns their number."""
+    """Copy the rows of shared keys; return their number."""
     rows = torch.from_numpy(old_keys.lookup(keys.all()))
     shared = rows >= 0
     if zero_others:

@@ -140,7 +140,7 @@ class Tower(nn.Module):
 
 
 def tower_in(part: nn.Module, name: str) -> Tower | None:
-    """The tower that stands in the place of a part's table, None if it has an ordinary one."""
+    """Return the tower that a part has under this name, None if it has an ordinary table."""
     found = getattr(part, name, None)
     return found if isinstance(found, Tower) else None
 
