@@ -16,7 +16,7 @@ from typing import Any
 import numba
 import torch
 
-from softdex.model.retriever import versions
+from softdex.model.card import versions
 
 DATA = Path(os.environ.get("SOFTDEX_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 import softdex as sdx
 from softdex import recipes
 from softdex.encode.table import Users
-from softdex.model.retriever import from_training
+from softdex.model.learn import assemble
 from softdex.score.product import Dot
 from softdex.solve.loop import Progress
 
@@ -56,7 +56,7 @@ def sweeps(
     job = recipes.recipe(system)(train, **(recipes.options(system) | given))
     trainer = job.trainer(train)
     spent = time.perf_counter() - began
-    model = from_training(system, given, train, job.encoder, job.scorer)
+    model = assemble(system, given, train, job.encoder, job.scorer)
     for epoch in range(most):
         began = time.perf_counter()
         trainer.run_epoch(Progress(epoch), lambda: None)
@@ -86,7 +86,7 @@ def _implicit(
         model.fit(matrix, show_progress=False, callback=after)
     for spent, users, items in found:
         parts = Users(torch.from_numpy(users)), Dot(torch.from_numpy(items))
-        yield spent, from_training("implicit", options, train, *parts)
+        yield spent, assemble("implicit", options, train, *parts)
 
 
 def sample(valid: sdx.Holdout, users: int) -> sdx.Holdout:

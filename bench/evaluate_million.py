@@ -11,7 +11,8 @@ import softdex as sdx
 from _harness import alternating, peak_of, report
 from softdex.data.keys import range_keys
 from softdex.data.ragged import Ragged, empty
-from softdex.encode.counting import Anyone
+from softdex.model.card import Card
+from softdex.model.parts import Known, parts_from
 from softdex.model.retriever import Retriever
 from softdex.score.product import Dot
 
@@ -23,6 +24,8 @@ class Given(torch.nn.Module):
 
     query_bytes = 4 * DIM
     reads_history = True
+    answers_strangers = False
+    history_first = False
 
     def __init__(self, vectors: torch.Tensor) -> None:
         super().__init__()
@@ -30,8 +33,6 @@ class Given(torch.nn.Module):
 
     def forward(self, users: np.ndarray, history: Ragged) -> torch.Tensor:
         return self.vectors[torch.from_numpy(users)]
-
-    similar = Anyone.similar
 
 
 def main() -> None:
@@ -42,10 +43,8 @@ def main() -> None:
     item = draw.integers(0, ITEMS, len(user)).astype(np.int32)
     log = sdx.Interactions(range_keys(USERS), range_keys(ITEMS), user, item)
     test = sdx.split.per_user(log, (0.5, 0.5)).test
-    model = Retriever(
-        "given", {}, log.users, log.items, Given(queries), Dot(items),  # type: ignore[arg-type]
-        empty(USERS), log.item_counts,
-    )  # fmt: skip
+    known = Known(log.users, log.items, empty(USERS), log.item_counts)
+    model = Retriever(Card("given"), parts_from(Given(queries), Dot(items)), known)
 
     def ours() -> sdx.Result:
         return model.evaluate(test, K, max_memory="1GB")

@@ -22,7 +22,7 @@ import torch
 
 import softdex as sdx
 from _harness import machine, need
-from softdex.model.retriever import versions
+from softdex.model.card import versions
 
 FILES = {"gowalla": "gowalla-fastvae.parquet", "ml-10m": "ml-10m-implicit.parquet"}
 
@@ -56,7 +56,7 @@ def main() -> None:
     seconds = time.perf_counter() - began
     asked = test if measured else valid
     result = model.evaluate(asked, (20, 50), index="exact")
-    training = model.info["training"]
+    training = model.card.training
     line = {
         "key": key,
         "benchmark": f"fastvae_quality {task}",

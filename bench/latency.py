@@ -14,7 +14,8 @@ import torch
 
 from _harness import report, seconds
 from sequence_step import HISTORY, log_of
-from softdex.model.retriever import Retriever, from_training
+from softdex.model.learn import assemble
+from softdex.model.retriever import Retriever
 from softdex.recipes.sequence import sequence
 
 REQUESTS, MANY, K = 200, 2000, 100
@@ -29,7 +30,7 @@ def model_of(items: int) -> Retriever:
     which = torch.randint(2000, (items,), generator=draw)
     noise = torch.randn(items, 64, generator=draw)
     job.scorer.items.weight.copy_((centres[which] + 0.5 * noise) / 8)  # type: ignore[union-attr]
-    return from_training("sasrec", {}, log, job.encoder, job.scorer)  # type: ignore[arg-type]
+    return assemble("sasrec", {}, log, job.encoder, job.scorer)  # type: ignore[arg-type]
 
 
 def measured(model: Retriever, items: int) -> dict[str, Any]:

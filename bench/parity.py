@@ -25,7 +25,7 @@ def main() -> None:
             device: sdx.fit(objective, train, device=device, epochs=3, patience=0, dim=32)
             for device in ("cpu", "cuda")
         }
-        losses = {d: m.info["training"]["history"][-1]["loss"] for d, m in models.items()}
+        losses = {d: m.card.training["history"][-1]["loss"] for d, m in models.items()}
         results = {d: m.evaluate(test, 20) for d, m in models.items()}
         lists = {d: m.search(test.users, test.history, 20, test.masked) for d, m in models.items()}
         same = [len(set(a) & set(b)) / 20 for a, b in zip(*lists.values(), strict=True)]

@@ -25,7 +25,7 @@ import torch
 
 import softdex as sdx
 from _harness import machine, need
-from softdex.model.retriever import versions
+from softdex.model.card import versions
 
 
 def split(task: str) -> sdx.Split:
@@ -80,7 +80,7 @@ def main() -> None:
             unseen = replace(holdout, masked=model.seen.take(holdout.users))
             hidden = model.evaluate(unseen, 20)
             more[part] = {n: round(hidden[n], 5) for n in (*names, "ndcg@20")}
-    training = model.info.get("training", {"history": [], "best_epoch": None})
+    training = model.card.training or {"history": [], "best_epoch": None}
     history = training["history"]
     line = {
         "key": key,

@@ -80,7 +80,7 @@ def main() -> None:
         user=key,
         events=int(train.user_counts[users[0]]),
         ndcg_50=round(model.evaluate(test, 50, index="exact")["ndcg@50"], 5),
-        loss=model.info["training"]["history"][-1]["loss"],
+        loss=model.card.training["history"][-1]["loss"],
         **found,
     )
 

@@ -12,7 +12,8 @@ from softdex.evaluate.evaluate import Result
 from softdex.fit import fit
 from softdex.machine import set_threads
 from softdex.model.recommendations import Recommendations
-from softdex.model.retriever import Retriever, load
+from softdex.model.retriever import Retriever
+from softdex.model.saving import load
 from softdex.tune import Tuned, tune
 
 __version__ = "0.1.0"

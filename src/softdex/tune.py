@@ -14,10 +14,21 @@ from softdex import recipes
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
-from softdex.fit import METRIC, begin, check_log, check_memory, finish, make_job, measurer
+from softdex.fit import check_log, make_job
 from softdex.machine import parse_bytes
 from softdex.messages import say
-from softdex.model.retriever import Retriever, from_training
+from softdex.model.card import Card
+from softdex.model.learn import (
+    METRIC,
+    assemble,
+    begin,
+    check_finite,
+    check_memory,
+    finish,
+    measurer,
+)
+from softdex.model.parts import known_from, parts_from
+from softdex.model.retriever import Retriever
 from softdex.options import fits
 from softdex.solve.loop import Job, Run
 from softdex.tables import Rows
@@ -64,6 +75,7 @@ class _Trial:
             options["epochs"] = recipes.preset(name, options["device"])["epochs"]
         self.name, self.options, self.train, self.valid = name, options, train, valid
         self.of, self.max_memory = of, max_memory
+        self.card = Card(name, options, train.sha256, train.card)
         self.score, self.epochs = -float("inf"), 0
         self.model: Retriever | None = None
         self.run: Run | None = None
@@ -72,7 +84,7 @@ class _Trial:
     def advance(self, epochs: int) -> None:
         """Train up to `epochs` epochs in total, and measure."""
         try:
-            if self.model is None and self.error is None:
+            if self.model is None and self.run is None and self.error is None:
                 self._begin()
             if self.run is not None and self.error is None:
                 self.run.advance(epochs - self.run.progress.epoch)
@@ -85,15 +97,15 @@ class _Trial:
 
     def _begin(self) -> None:
         made = make_job(self.name, self.train, self.options)
-        job = made if isinstance(made, Job) else None
-        parts = made if job is None else (job.encoder, job.scorer)
-        self.model = from_training(self.name, self.options, self.train, *parts)
-        if job is None:
-            self.score, self.epochs = measurer(self.model, self.valid)(), 1
+        if not isinstance(made, Job):
+            self.model = assemble(self.name, self.options, self.train, *made)
+            parts, known = parts_from(*made), known_from(self.train)
+            self.score, self.epochs = measurer(self.name, parts, known, self.valid)(), 1
             return
+        check_finite(self.card, made.encoder, made.scorer)
         kept = -(-self.of // KEPT)  # as many are held at a time
-        check_memory(self.options, kept * job.memory(self.train), self.max_memory)
-        self.run = begin(self.model, job, self.train, self.valid, quiet=True)
+        check_memory(self.options, kept * made.memory(self.train), self.max_memory)
+        self.run = begin(self.card, made, self.train, self.valid, quiet=True)
 
     def drop(self) -> None:
         """Free the tables."""
@@ -101,11 +113,12 @@ class _Trial:
 
     def done(self) -> Retriever:
         """The model of the best epoch."""
-        assert self.model is not None
-        if self.run is not None:
-            finish(self.model, self.run)
-        self.model.info["metrics"]["valid"] = dict(self.model.evaluate(self.valid))
-        return self.model
+        model = self.model
+        if model is None:
+            assert self.run is not None
+            model = finish(self.card, self.run, self.train)
+        model.card = model.card.measured("valid", model.evaluate(self.valid))
+        return model
 
 
 def tune(
@@ -163,7 +176,7 @@ def tune(
         if not any(trial.epochs for trial in trials):
             raise
         say("stopped: the best setting so far is kept")
-    ranked = sorted(trials, key=lambda t: (t.model is None, -t.score))
+    ranked = sorted(trials, key=lambda t: (t.model is None and t.run is None, -t.score))
     if not ranked[0].epochs and ranked[0].error is not None:
         raise ranked[0].error
     rows = [

@@ -112,7 +112,7 @@ def test_fit_writes_a_run_folder_that_evaluates_to_the_same_figures(softdex: Sof
     again = softdex("evaluate", "run", "--json").json()
     assert again["metrics"] == fitted["metrics"]
     assert sdx.load("run").options["neighbours"] == 20
-    assert sdx.load("run").info["metrics"]["test"] == fitted["metrics"]
+    assert sdx.load("run").card.metrics["test"] == fitted["metrics"]
 
 
 def test_a_user_table_is_read_by_fit_evaluate_and_compare(softdex: Softdex) -> None:
@@ -141,7 +141,7 @@ def test_tune_keeps_the_best_setting_and_what_was_tried(softdex: Softdex) -> Non
     best = max(tried, key=lambda row: row["ndcg@20"])
     model = sdx.load("a")
     assert (model.options["alpha"], model.options["lam"]) == (best["alpha"], best["lam"])
-    assert model.info["refitted"]
+    assert model.card.refitted
     again = softdex("fit", "--config", "a/config.toml", "--out", "b", "--json").json()
     assert again["metrics"] == done["metrics"]
     assert not Path("b/settings.json").exists()

@@ -16,7 +16,7 @@ from torch import Tensor
 import softdex as sdx
 from softdex.recipes.ials import ials
 from softdex.recipes.rg import rg
-from softdex.solve.checkpoint import FILE, LOG, Keeper
+from softdex.solve.checkpoint import FILE, LOG, Checkpointer
 from softdex.solve.closed import als
 from softdex.solve.loop import Outcome, train
 
@@ -51,7 +51,7 @@ def same(one: sdx.Retriever, other: sdx.Retriever) -> bool:
 
 
 def losses(model: sdx.Retriever) -> list[float]:
-    return [record["loss"] for record in model.info["training"]["history"]]
+    return [record["loss"] for record in model.card.training["history"]]
 
 
 def repeated(log: sdx.Interactions, times: np.ndarray, weighted: bool) -> sdx.Interactions:
@@ -86,7 +86,7 @@ def test_the_sweep_that_was_best_in_validation_is_restored(split: sdx.Split) -> 
 
 def test_training_stops_when_sweeps_no_longer_help(split: sdx.Split) -> None:
     model = fit("rg2", split.train, valid=split.valid, epochs=100, lam=0.02)
-    training = model.info["training"]
+    training = model.card.training
     assert len(training["history"]) == training["best_epoch"] + 2 < 100
 
 
@@ -105,10 +105,10 @@ def test_a_start_from_fewer_users_and_items_helps_too(split: sdx.Split) -> None:
 
 def test_a_refitted_model_has_seen_the_validation_part(split: sdx.Split) -> None:
     model = fit("ials", split.train, valid=split.valid, refit=True)
-    assert model.info["refitted"]
+    assert model.card.refitted
     assert split.valid is not None
     assert len(model.seen.ids) == len(split.train) + len(split.valid.targets.ids)
-    best = fit("ials", split.train, valid=split.valid).info["training"]["best_epoch"]
+    best = fit("ials", split.train, valid=split.valid).card.training["best_epoch"]
     assert len(losses(model)) == best
 
 
@@ -138,7 +138,7 @@ def test_users_of_a_validation_part_who_are_strangers_are_folded_in(split: sdx.S
     whole = sdx.synthetic.world(users=300, items=100, seed=2, events=15, strength=2.0)
     parts = sdx.split.by_user(whole.interactions(), (0.6, 0.2, 0.2))
     model = fit("rg2", parts.train, valid=parts.valid, patience=0)
-    said = [record["metric"] for record in model.info["training"]["history"]]
+    said = [record["metric"] for record in model.card.training["history"]]
     marks = []
     for epochs in range(1, 7):
         alone = fit("rg2", parts.train, epochs=epochs)
@@ -151,9 +151,9 @@ def test_users_of_a_validation_part_who_are_strangers_are_folded_in(split: sdx.S
 # stopping and going on ---------------------------------------------------------------------------
 
 
-def run(log: sdx.Interactions, keeper: Keeper | None) -> tuple[als.Job, Outcome]:
+def run(log: sdx.Interactions, checkpointer: Checkpointer | None) -> tuple[als.Job, Outcome]:
     made = rg(log, **(SMALL | {"epochs": 4, "beta": 1.0}))
-    return made, train(made, log, keeper=keeper)
+    return made, train(made, log, checkpointer=checkpointer)
 
 
 @pytest.mark.parametrize(("half", "call"), [("users", 1), ("users", 3), ("items", 2)])
@@ -175,12 +175,12 @@ def test_a_run_stopped_by_ctrl_c_goes_on_to_the_very_same_vectors(
     with monkeypatch.context() as patch:
         patch.setattr(als.Sweeps, name, interrupted)
         with pytest.raises(KeyboardInterrupt):
-            run(split.train, Keeper(tmp_path, {}, resume=False))
-    found = Keeper(tmp_path, {}, resume=True).load()
+            run(split.train, Checkpointer(tmp_path, {}, resume=False))
+    found = Checkpointer(tmp_path, {}, resume=True).load()
     assert found is not None
     stopped = (found.progress["epoch"], found.progress["step"])
     assert stopped == ((call - 1, 1) if half == "users" else (call, 0))
-    made, again = run(split.train, Keeper(tmp_path, {}, resume=True))
+    made, again = run(split.train, Checkpointer(tmp_path, {}, resume=True))
     assert torch.equal(made.encoder.vectors.weight, whole.encoder.vectors.weight)
     assert torch.equal(made.scorer.items.weight, whole.scorer.items.weight)
     assert [r["loss"] for r in again.history] == [r["loss"] for r in outcome.history]

@@ -11,6 +11,7 @@ import stat
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from softdex.encode.table import Users
 from softdex.errors import ArtifactError
 from softdex.files import write_atomically
 from softdex.model.artifact import MEMBERS, plain
+from softdex.model.card import Card
+from softdex.model.parts import Known, Parts, parts_from
 from softdex.score.product import Dot
 
 ROWS = [
@@ -76,7 +79,8 @@ def test_a_loaded_model_recommends_what_the_saved_one_did(recipe: str, tmp_path:
     assert again.recommend(users, 4, exclude_seen=False, columns=["price", "tags"]).equals(
         wanted.table
     )
-    assert (again.recipe, again.options, again.info) == (model.recipe, model.options, model.info)
+    assert again.card == model.card
+    assert (again.recipe, again.options) == (model.recipe, model.options)
     assert again.users == model.users
     assert again.items == model.items
 
@@ -116,7 +120,8 @@ def test_the_file_is_an_uncompressed_zip_of_json_safetensors_and_arrow(path: Pat
 
 def test_the_manifest_reads_as_a_model_card(parts: sdx.Split, tmp_path: Path) -> None:
     model = sdx.fit("item_cf", parts.train, parts.valid, neighbours=np.int64(7))
-    model.info["metrics"]["odd"] = {"nan": float("nan"), "numpy": np.float32(0.5)}
+    odd = {"nan": float("nan"), "numpy": np.float32(0.5)}
+    model.card = model.card.measured("odd", odd)  # type: ignore[arg-type]
     model.save(tmp_path / "m.sdx")
     raw = hostile.members(tmp_path / "m.sdx")["manifest.json"]
     card = json.loads(raw, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
@@ -125,7 +130,7 @@ def test_the_manifest_reads_as_a_model_card(parts: sdx.Split, tmp_path: Path) ->
     assert card["data"] == parts.train.sha256
     assert card["card"]["name"] == "leave_last"
     assert card["card"]["sha256"] == parts.card.sha256
-    assert card["metrics"]["valid"]["recall@10"] == model.info["metrics"]["valid"]["recall@10"]
+    assert card["metrics"]["valid"]["recall@10"] == model.card.metrics["valid"]["recall@10"]
     assert card["metrics"]["odd"] == {"nan": None, "numpy": 0.5}
     assert set(card["softdex"]) == {"softdex", "python", "torch", "numpy", "scipy", "pyarrow"}
     assert (card["users"], card["items"]) == (300, 120)
@@ -134,29 +139,29 @@ def test_the_manifest_reads_as_a_model_card(parts: sdx.Split, tmp_path: Path) ->
 
 def test_what_a_model_was_told_cannot_overwrite_what_it_is(tmp_path: Path) -> None:
     model = fitted()
-    model.info |= {"recipe": "other", "format": "other", "note": "kept"}
+    notes = {"recipe": "other", "format": "other", "note": "kept"}
+    model.card = replace(model.card, notes=notes)
     model.save(tmp_path / "m.sdx")
     again = sdx.load(tmp_path / "m.sdx")
     assert again.recipe == "item_cf"
-    assert again.info["note"] == "kept"
+    assert again.card.notes == {"note": "kept"}
 
 
 def test_item_columns_of_exotic_types_are_kept_in_plain_ones(tmp_path: Path) -> None:
     keys = ["ham", "jam", "pie", "tea"]
     model = fitted()
-    wide = sdx.Retriever(
-        model.recipe, {}, model.users, model.items, model.encoder, model.index.scorer, model.seen,
-        model.item_counts,
-        pa.table(
-            {
-                "view": pa.array(keys).cast(pa.string_view()),
-                "category": pa.array(keys).dictionary_encode(),
-                "pair": pa.array([[1, 2]] * 4, pa.list_(pa.int64(), 2)),
-                "key": [1, 2, 3, 4],
-                "map": pa.array([{"a": 1}] * 4, pa.map_(pa.string(), pa.int64())),
-            }
-        ),
-    )  # fmt: skip
+    columns = pa.table(
+        {
+            "view": pa.array(keys).cast(pa.string_view()),
+            "category": pa.array(keys).dictionary_encode(),
+            "pair": pa.array([[1, 2]] * 4, pa.list_(pa.int64(), 2)),
+            "key": [1, 2, 3, 4],
+            "map": pa.array([{"a": 1}] * 4, pa.map_(pa.string(), pa.int64())),
+        }
+    )
+    known = Known(model.users, model.items, model.seen, model.item_counts, columns)
+    parts = Parts(model.encoder, model.index)
+    wide = sdx.Retriever(Card(model.recipe), parts, known)
     wide.save(tmp_path / "m.sdx")
     again = sdx.load(tmp_path / "m.sdx").item_table
     assert again.equals(wide.item_table)
@@ -401,10 +406,9 @@ def test_parts_that_do_not_belong_to_the_tensors_are_refused(
 def test_a_model_of_vectors_is_kept_too(bias: torch.Tensor | None, tmp_path: Path) -> None:
     counted = fitted()
     vectors, items = torch.eye(4), torch.arange(16.0).reshape(4, 4)
-    model = sdx.Retriever(
-        "vectors", {}, counted.users, counted.items, Users(vectors), Dot(items, bias),
-        counted.seen, counted.item_counts,
-    )  # fmt: skip
+    known = Known(counted.users, counted.items, counted.seen, counted.item_counts)
+    parts = parts_from(Users(vectors), Dot(items, bias))
+    model = sdx.Retriever(Card("vectors"), parts, known)
     model.save(tmp_path / "m.sdx")
     found = sdx.load(tmp_path / "m.sdx").recommend(["ann", "dan"], 4, exclude_seen=False)
     assert found.equals(model.recommend(["ann", "dan"], 4, exclude_seen=False).table)

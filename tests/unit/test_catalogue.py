@@ -39,12 +39,12 @@ TABLE = plain_table(
 
 def names(**given: Any) -> list[str]:
     """The items that may come back."""
-    mask = allowed(KEYS, TABLE, given.get("allow"), given.get("deny"), given.get("where"))
+    mask = allowed(KEYS, TABLE, given.get("allow"), given.get("deny"), given.get("where"), "f")
     return [name for name, good in zip(NAMES, mask.tolist(), strict=True) if good]
 
 
 def test_everything_may_come_back_when_nothing_is_asked() -> None:
-    assert allowed(KEYS, TABLE, None, None, None) is None
+    assert allowed(KEYS, TABLE, None, None, None, "f") is None
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_expressions_match_where_they_are_true(where: pc.Expression, wanted: lis
         ({"maker": {"name": "x"}}, "the column holds struct"),
         ({"empty": 1}, "the column holds null"),
         (pc.field("prise") > 1, r"does not fit the item columns \(No match .*prise"),
-        (pc.field("price") + 1, "it gives int64, not true or false"),
+        (pc.field("price") + 1, "it is int64, not true or false"),
         (pc.field("price") == "x", "does not fit the item columns"),
         ([("price", 2)], "expected where={column: value, ...}"),
         ("price", "expected where={column: value, ...}"),
@@ -157,7 +157,7 @@ def test_conditions_that_do_not_fit_are_one_clear_error(where: Any, words: str) 
 
 def test_conditions_need_an_item_table() -> None:
     with pytest.raises(SoftdexError, match=r"where= needs item columns\. Read the log"):
-        allowed(KEYS, None, None, None, {"price": 1})
+        allowed(KEYS, None, None, None, {"price": 1}, "f")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_conditions_need_an_item_table() -> None:
     ],
 )
 def test_columns_are_asked_for_once_each(asked: Any, wanted: list[str]) -> None:
-    assert check_columns(TABLE, asked) == wanted
+    assert check_columns(TABLE, asked, "f") == wanted
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_columns_are_asked_for_once_each(asked: Any, wanted: list[str]) -> None:
 )
 def test_columns_that_are_not_there_are_refused(table: Any, asked: Any, words: str) -> None:
     with pytest.raises(SoftdexError, match=words):
-        check_columns(table, asked)
+        check_columns(table, asked, "f")
 
 
 @pytest.mark.parametrize("one", ["a", b"a", 7, 7.5, np.int64(7), pa.scalar("a"), None, dt.date.min])

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import softdex as sdx
-from softdex.fit import take_over
-from softdex.model.retriever import from_training
+from softdex.model.start import take_over
 from softdex.recipes.rg import rg
 from softdex.solve.closed.normal_equations import Side
 from softdex.solve.closed.rows import solve_by_cg
@@ -45,14 +44,13 @@ def test_items_that_an_earlier_model_does_not_know_start_at_zero(log: sdx.Intera
     popular = np.argsort(-log.item_counts)[:5]
     old = sdx.fit("rg2", log.select(~np.isin(log.item, popular)).compact(), **QUICK)
     job = rg(log, **QUICK)
-    model = from_training("rg2", {}, log, job.encoder, job.scorer)
-    take_over(model, old)
+    take_over("rg2", job.encoder, job.scorer, log, old)
     weight = job.scorer.items.weight
     assert not weight[popular].any()
     rows = torch.from_numpy(old.items.lookup(log.items.all()))
     assert torch.equal(weight[rows >= 0], old.index.scorer.items.weight[rows[rows >= 0]])
     warm, cold = (
-        sdx.fit("rg2", log, start=start, **QUICK).info["training"]["history"][0]["loss"]
+        sdx.fit("rg2", log, start=start, **QUICK).card.training["history"][0]["loss"]
         for start in (old, None)
     )
     assert warm < cold

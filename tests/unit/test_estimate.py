@@ -19,6 +19,8 @@ import softdex as sdx
 from softdex.data.ragged import Ragged, empty, group
 from softdex.encode.table import Users
 from softdex.model import estimate
+from softdex.model.card import Card
+from softdex.model.parts import known_from, parts_from
 from softdex.score.product import Dot
 
 FAST: dict[str, Any] = {"dim": 8, "epochs": 2, "device": "cpu"}
@@ -53,10 +55,8 @@ def make(parts: sdx.Split) -> Callable[..., sdx.Retriever]:
         users = torch.randn(train.num_users, 6, generator=draw) * stretch
         items = torch.randn(train.num_items, 6, generator=draw)
         offsets = torch.randn(train.num_items, generator=draw) * stretch if bias else None
-        return sdx.Retriever(
-            "drawn", {}, train.users, train.items, Users(users), Dot(items, offsets),
-            train.histories, train.item_counts,
-        )  # fmt: skip
+        made_of = parts_from(Users(users), Dot(items, offsets))
+        return sdx.Retriever(Card("drawn"), made_of, known_from(train))
 
     return made
 
@@ -179,7 +179,7 @@ def test_neither_blocks_of_users_nor_blocks_of_items_matter(
     model, rows = models[kind], np.arange(40).reshape(20, 2)
     users = model.users.take(np.flatnonzero(model.seen.lengths)[:20])
     wanted = model.log_prob(users)
-    monkeypatch.setattr("softdex.model.retriever.BATCH", 7)
+    monkeypatch.setattr("softdex.model.asking.BATCH", 7)
     monkeypatch.setattr("softdex.objective.softmax.CACHED_CELLS", 50)
     assert model.log_prob(users) == pytest.approx(wanted, abs=1e-5)
     own = model.log_prob(users, [model.items.take(row) for row in rows])
@@ -232,7 +232,7 @@ def test_calibration_finds_the_temperature_that_targets_were_drawn_at(
     valid = drawn(model, parts.valid, 2.5, 40)
     found = model.calibrate(valid)
     assert found == pytest.approx(2.5, rel=0.03)  # 12,000 draws: a standard error of 0.01
-    assert model.info["temperature"] == found
+    assert model.temperature == found
     wanted = log_softmax(scores(model, USERS) / found, axis=1)
     assert model.log_prob(USERS) == pytest.approx(wanted, abs=1e-5)
     ((_, block),) = model.distributions(USERS)
@@ -256,7 +256,7 @@ def test_no_other_temperature_makes_the_targets_likelier(
     best = model.calibrate(valid)
     least = nll(model, valid)
     for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2.0):
-        model.info["temperature"] = best * factor
+        model.temperature = best * factor
         assert nll(model, valid) > least
 
 
@@ -265,7 +265,7 @@ def test_calibration_never_makes_the_targets_less_likely(
     models: dict[str, sdx.Retriever], parts: sdx.Split, kind: str
 ) -> None:
     model = copy(models[kind])
-    model.info = {}
+    model.temperature = 1.0
     before = nll(model, parts.valid)
     found = model.calibrate(parts.valid)
     assert found > 0
@@ -362,7 +362,7 @@ def test_the_temperature_is_saved_with_the_model(
     model.calibrate(drawn(model, parts.valid, 2.5, 5))
     model.save(tmp_path / "m.sdx")
     again = sdx.load(tmp_path / "m.sdx")
-    assert again.info["temperature"] == model.info["temperature"]
+    assert again.temperature == model.temperature
     assert (again.log_prob(USERS) == model.log_prob(USERS)).all()
 
 
@@ -374,7 +374,7 @@ def test_a_file_without_a_temperature_has_the_temperature_one(
     model.save(tmp_path / "m.sdx")
     (tmp_path / "old.sdx").write_bytes(hostile.with_manifest(tmp_path / "m.sdx", temperature=...))
     again = sdx.load(tmp_path / "old.sdx")
-    assert "temperature" not in again.info
+    assert again.temperature == 1.0
     assert (again.log_prob(USERS) == plain).all()
 
 
@@ -458,7 +458,7 @@ def test_a_holdout_that_cannot_be_asked_is_refused(model: sdx.Retriever, parts: 
     ):
         with pytest.raises(sdx.SoftdexError, match=f"calibrate: .*{words}"):
             model.calibrate(wrong)
-    assert "temperature" not in model.info
+    assert model.temperature == 1.0
 
 
 def test_users_that_a_model_does_not_know_are_refused_or_read(log: sdx.Interactions) -> None:

@@ -26,6 +26,8 @@ from softdex.explain.near import draw_near, near
 from softdex.index.contract import Filter
 from softdex.index.tree import build as tree_build
 from softdex.index.tree.tree import Tree
+from softdex.model.card import Card
+from softdex.model.parts import Known, parts_from
 from softdex.model.retriever import Retriever
 from softdex.score.din import random_din, windows_of
 
@@ -69,9 +71,8 @@ def made(
     past = np.random.default_rng(0).permutation(items)[:had].astype(np.int32)
     counts = np.arange(items)[::-1] + 1  # i00 is the most popular
     seen, columns = Ragged(np.array([0, had, had]), past), table and pa.table(table)
-    return Retriever(
-        "dtr", {}, users, keys, Recent(torch.tensor(5)), scorer, seen, counts, columns, {}, tree
-    )
+    parts = parts_from(Recent(torch.tensor(5)), scorer, tree)
+    return Retriever(Card("dtr"), parts, Known(users, keys, seen, counts, columns))
 
 
 def films(items: int) -> dict[str, Any]:

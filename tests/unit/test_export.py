@@ -116,7 +116,7 @@ def test_queries_do_not_depend_on_how_many_are_made_at_a_time(
 ) -> None:
     model = models["history"]
     at_once = model.query_vectors(model.users.all())
-    monkeypatch.setattr("softdex.model.retriever.BATCH", 7)
+    monkeypatch.setattr("softdex.model.asking.BATCH", 7)
     assert model.query_vectors(model.users.all()) == pytest.approx(at_once, abs=1e-6)
     assert model.query_vectors([]).shape == (0, at_once.shape[1])
 
@@ -225,11 +225,11 @@ def test_cells_that_are_all_opened_find_what_flat_finds(
     ("PQ3", r"should be a multiple of the number of subquantizers \(M\)"),
     ("LSH", "METRIC_L2"),
     ("PCA4,IDMap,Flat", "Choose another factory; 'Flat' takes any"),
-    ("IVF99999999999,Flat", "makes no index"),
+    ("IVF99999999999,Flat", "cannot build"),
     *((f, "sizes above 0") for f in ("IVF0,Flat", "HNSW0", "HNSW1", "NSG1", "PQ4x0", "RR00,Flat")),
     *((f, "expected factory as faiss writes it") for f in (None, 5, b"Flat", ["Flat"])),
 ])  # fmt: skip
-def test_a_factory_that_makes_no_index_is_refused_and_nothing_is_written(
+def test_a_factory_that_faiss_cannot_build_is_refused_and_nothing_is_written(
     model: sdx.Retriever, tmp_path: Path, factory: Any, words: str
 ) -> None:
     with pytest.raises(sdx.SoftdexError, match=f"export_faiss: .*{words}"):

@@ -286,7 +286,7 @@ def test_validation_measures_users_as_they_will_be_served(log: sdx.Interactions)
     train, valid, _ = sdx.split.by_user(known, seed=0)
     options = SMALL | {"epochs": 3, "user_features": ["city"], "patience": 0}
     model = sdx.fit("ssm", train, valid=valid, **options)
-    best = max(r["metric"] for r in model.info["training"]["history"])
+    best = max(r["metric"] for r in model.card.training["history"])
     assert model.evaluate(valid, 20)["ndcg@20"] == pytest.approx(best, abs=1e-5)
 
 

@@ -214,7 +214,7 @@ def test_added_users_have_their_places_and_nobody_else_changes(
         assert folding(model).total[row(model, key)] == len(set(had))
     met = model.items.lookup(new_users.items.all())[new_users.item]
     assert (model.item_counts == counts + np.bincount(met, minlength=len(counts))).all()
-    assert model.info["added"] == {"users": new_users.num_users}
+    assert model.added == {"users": new_users.num_users}
 
 
 def test_users_can_be_added_little_by_little(
@@ -287,7 +287,7 @@ def test_added_items_have_their_places_and_can_be_recommended(
     assert not had & set(again)
     top = model.recommend(model.users.values.to_pylist(), k=6)["item"].to_pylist()
     assert set(top) & set(new)
-    assert model.info["added"] == {"items": new_items.num_items}
+    assert model.added == {"items": new_items.num_items}
 
 
 def test_new_items_are_ranked_for_those_who_are_like_those_who_had_them(
@@ -384,11 +384,11 @@ def test_a_grown_model_is_saved_and_loaded_as_it_is(
     assert snapshot(again, tmp_path / "b.sdx") == first
     keys = model.users.values.to_pylist()
     assert lists(again, keys) == lists(model, keys)
-    assert again.info["added"] == {"users": new_users.num_users, "items": new_items.num_items}
+    assert again.added == {"users": new_users.num_users, "items": new_items.num_items}
     late = again.users.values.to_pylist()[0]
     log = sdx.read([(f"{late}x", key) for key in again.items.values.to_pylist()[:4]])
     again.add_users(log)  # and it grows on
-    assert again.info["added"]["users"] == new_users.num_users + 1
+    assert again.added["users"] == new_users.num_users + 1
     assert len(lists(again, [f"{late}x"])) == 6
 
 
@@ -508,7 +508,7 @@ def test_items_added_to_a_trained_model_are_found_by_those_who_would_have_them(
     model.save(tmp_path / "grown.sdx")
     again = sdx.load(tmp_path / "grown.sdx")
     assert again.recommend(askers, k=12).to_pydict() == model.recommend(askers, k=12).to_pydict()
-    assert again.info["added"] == {"items": 2}
+    assert again.added == {"items": 2}
 
 
 @pytest.mark.parametrize("name", ["ssm", "mult_vae"])

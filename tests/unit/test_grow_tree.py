@@ -173,7 +173,7 @@ def test_drift_is_noted_and_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     model.remove_items(logs[0].items.all().to_pylist()[:5])
-    assert model.info["drift"] == pytest.approx(5 / logs[0].num_items, abs=1e-4)
+    assert model.drift == pytest.approx(5 / logs[0].num_items, abs=1e-4)
     assert "fit it again" not in capsys.readouterr().err
     model.remove_items(logs[0].items.all().to_pylist()[:30])
     assert "28% of the tree's items have come or gone" in capsys.readouterr().err

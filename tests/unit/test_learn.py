@@ -11,7 +11,11 @@ import pytest
 import torch
 
 import softdex as sdx
-from softdex.fit import extend, learn, take_over
+from softdex.evaluate.evaluate import evaluate
+from softdex.fit import extend
+from softdex.model.learn import learn, measurer
+from softdex.model.parts import known_from, parts_from
+from softdex.model.start import take_over
 from softdex.recipes import make
 from softdex.solve.checkpoint import FILE
 
@@ -48,8 +52,8 @@ def test_vectors_of_known_keys_are_taken_over_and_new_keys_get_their_own(
 
 def test_a_start_helps_at_once(parts: sdx.Split, ssm: sdx.Retriever) -> None:
     options = QUICK | {"epochs": 1}
-    cold = sdx.fit("ssm", parts.train, **options).info["training"]["history"][0]["loss"]
-    warm = sdx.fit("ssm", parts.train, start=ssm, **options).info["training"]["history"][0]["loss"]
+    cold = sdx.fit("ssm", parts.train, **options).card.training["history"][0]["loss"]
+    warm = sdx.fit("ssm", parts.train, start=ssm, **options).card.training["history"][0]["loss"]
     assert warm < cold
 
 
@@ -68,7 +72,7 @@ def test_a_start_that_does_not_fit_is_refused(
 def test_a_start_without_vectors_is_refused(parts: sdx.Split, model: sdx.Retriever) -> None:
     new = sdx.fit("ssm", parts.train, **QUICK)
     with pytest.raises(sdx.SoftdexError, match="shares no vectors"):
-        take_over(new, model)
+        take_over("ssm", new.encoder, new.index.scorer, parts.train, model)
 
 
 # refitting
@@ -76,10 +80,10 @@ def test_a_start_without_vectors_is_refused(parts: sdx.Split, model: sdx.Retriev
 
 def test_refit_trains_on_validation_too_and_keeps_its_metrics(parts: sdx.Split) -> None:
     model = sdx.fit("ssm", parts.train, valid=parts.valid, refit=True, **QUICK)
-    assert model.info["refitted"]
+    assert model.card.refitted
     assert parts.valid is not None
     assert len(model.seen.ids) == len(parts.train) + len(parts.valid.targets.ids)
-    assert "valid" in model.info["metrics"]
+    assert "valid" in model.card.metrics
     with pytest.raises(sdx.SoftdexError, match="needs valid="):
         sdx.fit("ssm", parts.train, refit=True, **QUICK)
 
@@ -90,6 +94,29 @@ def test_validation_events_come_after_each_users_training_events(parts: sdx.Spli
     for row, user in enumerate(parts.valid.users[:50]):
         expected = [*parts.train.histories[user], *parts.valid.targets[row]]
         assert list(whole.histories[user]) == expected
+
+
+# early stopping
+
+
+@pytest.mark.parametrize("recipe", ["ssm", "item_cf"])
+def test_training_is_measured_as_its_model_is(parts: sdx.Split, recipe: str) -> None:
+    model = sdx.fit(recipe, parts.train, **(QUICK if recipe == "ssm" else {}))
+    made_of = parts_from(model.encoder, model.index.scorer, model.index)  # type: ignore[arg-type]
+    assert parts.valid is not None
+    measure = measurer(recipe, made_of, known_from(parts.train), parts.valid)
+    assert measure() == measure() == model.evaluate(parts.valid, 20)["ndcg@20"]
+
+
+def test_the_users_measured_are_a_sample_that_is_always_the_same(
+    parts: sdx.Split, ssm: sdx.Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("softdex.model.learn.MEASURED_USERS", 40)
+    made_of = parts_from(ssm.encoder, ssm.index.scorer)  # type: ignore[arg-type]
+    assert parts.valid is not None
+    known = known_from(parts.train)
+    first, second = (measurer("ssm", made_of, known, parts.valid)() for _ in range(2))
+    assert first == second != ssm.evaluate(parts.valid, 20)["ndcg@20"]
 
 
 # memory
@@ -148,7 +175,7 @@ def test_a_saved_model_gives_the_same_lists(
     model.save(tmp_path / "m.sdx")
     again = sdx.load(tmp_path / "m.sdx")
     assert dict(again.evaluate(parts.test, 20)) == dict(model.evaluate(parts.test, 20))
-    assert again.info["training"] == model.info["training"]
+    assert again.card.training == model.card.training
     assert again.similar("i003", k=3).table == model.similar("i003", k=3).table
 
 
@@ -168,12 +195,12 @@ def test_the_same_seed_saves_the_same_bytes(parts: sdx.Split, tmp_path: Path) ->
 
 
 def test_the_record_of_an_epoch_reports_the_proposal(ssm: sdx.Retriever, parts: sdx.Split) -> None:
-    record = ssm.info["training"]["history"][-1]
+    record = ssm.card.training["history"][-1]
     assert set(record) == {"epoch", "loss", "metric", "kl", "ess", "hits"}
     assert record["kl"] > 0
     assert 0 < record["ess"] <= 1
     full = sdx.fit("softmax", parts.train, dim=8, epochs=2, device="cpu")
-    assert "kl" not in full.info["training"]["history"][-1]
+    assert "kl" not in full.card.training["history"][-1]
 
 
 def test_serving_a_loaded_model_remembers_no_lookups(
@@ -206,18 +233,17 @@ def test_fit_in_a_folder_resumes_to_the_same_model(
 ) -> None:
     options = QUICK | {"epochs": 4, "patience": 0}
     whole = sdx.fit("ssm", parts.train, valid=parts.valid, **options)
-    evaluate = sdx.Retriever.evaluate
     calls = 0
 
-    def dies(self: sdx.Retriever, *args: Any, **more: Any) -> Any:
+    def dies(*args: Any, **more: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise MemoryError
-        return evaluate(self, *args, **more)
+        return evaluate(*args, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sdx.Retriever, "evaluate", dies)
+        patch.setattr("softdex.model.learn.evaluate", dies)
         with pytest.raises(MemoryError):
             sdx.fit("ssm", parts.train, valid=parts.valid, folder=tmp_path, **options)
     assert (tmp_path / FILE).exists()
@@ -229,7 +255,7 @@ def test_fit_in_a_folder_resumes_to_the_same_model(
 
 def test_resuming_where_nothing_was_begun_begins(parts: sdx.Split, tmp_path: Path) -> None:
     model = sdx.fit("ssm", parts.train, folder=tmp_path, resume=True, **QUICK)
-    assert len(model.info["training"]["history"]) == 2
+    assert len(model.card.training["history"]) == 2
 
 
 def test_resuming_needs_a_folder(parts: sdx.Split) -> None:

@@ -19,11 +19,11 @@ import softdex as sdx
 from softdex.data.ragged import Ragged
 from softdex.encode.history import Mixed
 from softdex.encode.table import Users
-from softdex.fit import learn
+from softdex.model.learn import learn
 from softdex.objective.squared import squared_of_vectors
 from softdex.objective.taylor import rg_of_vectors
 from softdex.score.product import Cosine, Dot
-from softdex.solve.checkpoint import Keeper
+from softdex.solve.checkpoint import Checkpointer
 from softdex.solve.closed import als
 from softdex.solve.closed import normal_equations as ne
 from softdex.solve.closed.newton_cg import derivatives, minimise, newton_step, steihaug
@@ -266,7 +266,7 @@ def test_it_trains_encoders_without_a_closed_form_and_beats_popularity(encoder: 
     world = sdx.synthetic.world(users=500, items=150, seed=1, events=25, strength=2.0, skew=0.5)
     parts = sdx.split.leave_last(world.interactions())
     model = learn("newton_cg", {}, make(parts.train, encoder, 15, 8), parts.train)
-    losses = [r["loss"] for r in model.info["training"]["history"]]
+    losses = [r["loss"] for r in model.card.training["history"]]
     assert all(b <= a for a, b in pairwise(losses))
     own = model.evaluate(parts.test, 10)["ndcg@10"]
     popular = sdx.fit("popular", parts.train).evaluate(parts.test, 10)["ndcg@10"]
@@ -362,7 +362,7 @@ def test_a_run_that_was_killed_resumes_bit_by_bit(
     def run(resume: bool) -> tuple[Job, Outcome]:
         made = make(log, "mix", precision=precision)
         made = made._replace(schedule=made.schedule._replace(checkpoint_seconds=0.0))
-        return made, train(made, log, keeper=Keeper(tmp_path, {}, resume=resume))
+        return made, train(made, log, checkpointer=Checkpointer(tmp_path, {}, resume=resume))
 
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "run_epoch", run_epoch)

@@ -157,9 +157,9 @@ def test_fit_needs_a_log_with_rows(log: sdx.Interactions) -> None:
 def test_fit_stores_what_it_was_made_of(parts: sdx.Split) -> None:
     model = sdx.fit("item_cf", parts.train, valid=parts.valid, neighbours=7)
     assert model.options["neighbours"] == 7
-    assert model.info["data"] == parts.train.sha256
-    assert model.info["card"]["sha256"] == parts.card.sha256
-    assert model.info["metrics"]["valid"]["recall@20"] == model.evaluate(parts.valid)["recall@20"]
+    assert model.card.data == parts.train.sha256
+    assert model.card.split["sha256"] == parts.card.sha256
+    assert model.card.metrics["valid"]["recall@20"] == model.evaluate(parts.valid)["recall@20"]
 
 
 def test_every_recipe_has_a_sentence_and_documents_its_options() -> None:

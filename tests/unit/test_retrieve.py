@@ -19,6 +19,8 @@ import pytest
 
 import softdex as sdx
 from softdex.errors import DataError, SoftdexError
+from softdex.model import answer
+from softdex.model.asking import batch_size
 
 ROWS = [
     ("ann", "tea"), ("ann", "jam"), ("bob", "tea"), ("bob", "jam"), ("bob", "pie"),
@@ -132,7 +134,7 @@ def test_the_answer_does_not_depend_on_how_much_memory_there_is(
     model: sdx.Retriever, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     wanted = model.recommend(model.users.all(), 8)
-    monkeypatch.setattr("softdex.model.retriever.BATCH", 7)
+    monkeypatch.setattr("softdex.model.asking.BATCH", 7)
     assert model.recommend(model.users.all(), 8, max_memory="1MiB").combine_chunks() == (
         wanted.combine_chunks()
     )
@@ -140,14 +142,14 @@ def test_the_answer_does_not_depend_on_how_much_memory_there_is(
     assert pq.read_table(tmp_path / "a.parquet").equals(wanted.table)
     keys = model.items.all()
     near = model.similar(keys, 3)
-    monkeypatch.setattr("softdex.model.retriever.BATCH", 1000)
+    monkeypatch.setattr("softdex.model.asking.BATCH", 1000)
     assert near.combine_chunks() == model.similar(keys, 3).combine_chunks()
 
 
 def test_long_lists_are_searched_for_fewer_users_at_a_time(counts: sdx.Retriever) -> None:
-    assert counts._batch(2**20, 10) == 1024
-    assert counts._batch(2**20, 10_000) == 3
-    assert counts._batch(2**20, 10**9) == 1
+    assert batch_size(counts.encoder, 2**20, 10) == 1024
+    assert batch_size(counts.encoder, 2**20, 10_000) == 3
+    assert batch_size(counts.encoder, 2**20, 10**9) == 1
 
 
 # users and histories of every kind ---------------------------------------------------------------
@@ -310,8 +312,10 @@ def test_k_that_is_no_length_is_refused_everywhere(
 def test_other_arguments_are_checked_by_name(counts: sdx.Retriever) -> None:
     with pytest.raises(SoftdexError, match=r"unknown rule for unknown users 'skp'.*'skip'"):
         counts.recommend("ann", unknown="skp")
-    with pytest.raises(SoftdexError, match=r"no item column 'prise'.*'price'"):
+    with pytest.raises(SoftdexError, match=r"recommend: no item column 'prise'.*'price'"):
         counts.recommend("ann", columns=["prise"])
+    with pytest.raises(SoftdexError, match=r"similar: no item column 'prise'.*'price'"):
+        counts.similar("tea", where={"prise": 1})
     with pytest.raises(SoftdexError, match="'score' would hide the column of that name"):
         counts.recommend("ann", columns=["score"])
     with pytest.raises(SoftdexError, match="expected a size such as '2GB', got 'lots'"):
@@ -342,7 +346,7 @@ def test_a_holdout_without_a_target_is_no_reason_not_to_fit() -> None:
     log = sdx.read([("a", "x", 1), ("a", "y", 2), ("b", "x", 1), ("b", "z", 2)], quiet=True)
     parts = sdx.split.leave_last(log)
     assert len(parts.valid.targets.ids) == 0
-    assert sdx.fit("popular", parts.train, parts.valid).info["metrics"] == {}
+    assert sdx.fit("popular", parts.train, parts.valid).card.metrics == {}
 
 
 @pytest.mark.parametrize(
@@ -397,16 +401,16 @@ def test_a_failure_on_the_way_leaves_the_old_file(
 ) -> None:
     near.recommend_all(tmp_path / "a.parquet", 1)
     old = (tmp_path / "a.parquet").read_bytes()
-    monkeypatch.setattr("softdex.model.retriever.BATCH", 2)
-    search, calls = sdx.Retriever._search, []
+    monkeypatch.setattr("softdex.model.asking.BATCH", 2)
+    search, calls = answer.search, []
 
-    def fails_later(self: sdx.Retriever, *given: Any, **named: Any) -> Any:
+    def fails_later(*given: Any) -> Any:
         calls.append(given)
         if len(calls) == 2:
             raise MemoryError
-        return search(self, *given, **named)
+        return search(*given)
 
-    monkeypatch.setattr(sdx.Retriever, "_search", fails_later)
+    monkeypatch.setattr(answer, "search", fails_later)
     with pytest.raises(MemoryError):
         near.recommend_all(tmp_path / "a.parquet", 2)
     assert (tmp_path / "a.parquet").read_bytes() == old

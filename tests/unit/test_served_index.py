@@ -60,7 +60,7 @@ def test_removed_items_never_come_back_not_even_after_loading_or_from_another_in
     model.remove_items(gone)
     model.save(tmp_path / "m.sdx")
     again = sdx.load(tmp_path / "m.sdx")
-    assert again.info["removed"] == 20
+    assert again.removed == 20
     for served in (model, again):
         assert not set(lists(served, 50)["item"]) & set(gone)
         alike = served.similar(served.items.all().to_pylist()[:20], k=30).to_pydict()

@@ -12,7 +12,7 @@ import torch
 import softdex as sdx
 from softdex.machine import pick_device
 from softdex.recipes import make
-from softdex.solve.checkpoint import FILE, LOG, Keeper
+from softdex.solve.checkpoint import FILE, LOG, Checkpointer
 from softdex.solve.gradient import trainer as sgd
 from softdex.solve.gradient.probe import proposal_report
 from softdex.solve.gradient.trainer import Descent
@@ -35,11 +35,13 @@ def same(a: Descent, b: Descent) -> bool:
 
 
 def run(
-    log: sdx.Interactions, keeper: Keeper | None = None, every: float = 300.0, **options: Any
+    log: sdx.Interactions,
+    checkpointer: Checkpointer | None = None,
+    every: float = 300.0,
+    **options: Any,
 ) -> tuple[Descent, Outcome]:
-    made = make("mf", log, (SMALL | options))
-    made = made._replace(checkpoint_seconds=every)
-    return made, train(made, log, keeper=keeper)
+    made = make("mf", log, SMALL | options)._replace(checkpoint_seconds=every)
+    return made, train(made, log, checkpointer=checkpointer)
 
 
 @pytest.mark.parametrize("objective", ["softmax", "ssm", "bpr", "bce"])
@@ -164,7 +166,7 @@ def interrupted(
     with monkeypatch.context() as patch:
         patch.setattr(sgd.Trainer, "step", step)
         with pytest.raises(Killed):
-            run(log, Keeper(folder, {"data": log.sha256}, resume=False), **options)
+            run(log, Checkpointer(folder, {"data": log.sha256}, resume=False), **options)
 
 
 @pytest.mark.parametrize("stop", [1, 14, 31, 40, 57])
@@ -175,38 +177,38 @@ def test_a_killed_run_goes_on_to_the_very_same_weights(
     """With a checkpoint after every step (0 s), and with one after every epoch."""
     whole, outcome = run(log)
     interrupted(log, tmp_path, stop, monkeypatch, every=every)
-    made, again = run(log, Keeper(tmp_path, {"data": log.sha256}, resume=True), every)
+    made, again = run(log, Checkpointer(tmp_path, {"data": log.sha256}, resume=True), every)
     assert same(whole, made)
     drop = [{k: v for k, v in r.items() if k != "seconds"} for r in again.history]
     assert drop == [{k: v for k, v in r.items() if k != "seconds"} for r in outcome.history]
 
 
 def test_the_log_has_one_line_an_epoch(log: sdx.Interactions, tmp_path: Path) -> None:
-    run(log, Keeper(tmp_path, {}, resume=False))
+    run(log, Checkpointer(tmp_path, {}, resume=False))
     lines = (tmp_path / LOG).read_text().splitlines()
     assert len(lines) == 4
     assert '"epoch": 4' in lines[-1]
 
 
 def test_a_checkpoint_of_another_run_is_refused(log: sdx.Interactions, tmp_path: Path) -> None:
-    run(log, Keeper(tmp_path, {"data": "a", "options": 1}, resume=False))
+    run(log, Checkpointer(tmp_path, {"data": "a", "options": 1}, resume=False))
     with pytest.raises(sdx.SoftdexError, match=r"another run \(options differ\)"):
-        Keeper(tmp_path, {"data": "a", "options": 2}, resume=True).load()
+        Checkpointer(tmp_path, {"data": "a", "options": 2}, resume=True).load()
 
 
 def test_a_damaged_checkpoint_is_refused(log: sdx.Interactions, tmp_path: Path) -> None:
-    run(log, Keeper(tmp_path, {}, resume=False))
+    run(log, Checkpointer(tmp_path, {}, resume=False))
     raw = (tmp_path / FILE).read_bytes()
     (tmp_path / FILE).write_bytes(raw[: len(raw) // 2])
     with pytest.raises(sdx.ArtifactError, match=r"damaged.*without --resume"):
-        Keeper(tmp_path, {}, resume=True).load()
+        Checkpointer(tmp_path, {}, resume=True).load()
 
 
 def test_a_full_disk_is_one_clear_error_and_the_last_good_checkpoint_stays(
     log: sdx.Interactions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keeper = Keeper(tmp_path, {}, resume=True)
-    run(log, keeper, epochs=2)
+    checkpointer = Checkpointer(tmp_path, {}, resume=True)
+    run(log, checkpointer, epochs=2)
     before = (tmp_path / FILE).read_bytes()
 
     def full(handle: int) -> None:
@@ -214,7 +216,7 @@ def test_a_full_disk_is_one_clear_error_and_the_last_good_checkpoint_stays(
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(sdx.ArtifactError, match="No space left"):
-        run(log, keeper, epochs=4)
+        run(log, checkpointer, epochs=4)
     monkeypatch.undo()
     assert (tmp_path / FILE).read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == [FILE, LOG]

@@ -48,7 +48,7 @@ def leaves(model: sdx.Retriever) -> Tree:
 def test_every_tree_learns_far_more_than_chance_knows(parts: sdx.Split, name: str) -> None:
     longer = {"epochs": 16 if name in ("tdm", "plt") else 6, "lr": 0.01}
     model = sdx.fit(name.split(",")[0], parts.train, **options(name, **longer))
-    losses = [record["loss"] for record in model.info["training"]["history"]]
+    losses = [record["loss"] for record in model.card.training["history"]]
     assert losses[-1] < losses[0]
     assert model.evaluate(parts.test, 20)["recall@20"] > 0.28  # chance has .18
 
@@ -62,7 +62,7 @@ def test_a_run_repeats_itself_bit_by_bit(parts: sdx.Split, norm: str) -> None:
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_model(parts: sdx.Split, tmp_path: Path) -> None:
-    from softdex.solve.checkpoint import Keeper
+    from softdex.solve.checkpoint import Checkpointer
     from softdex.solve.loop import Run
 
     def job() -> Any:
@@ -71,10 +71,10 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_model(parts: sdx.Split, tmp_
 
     whole = Run(job(), parts.train)
     whole.advance(3)
-    keeper = Keeper(tmp_path, {}, resume=False)
-    first = Run(job(), parts.train, keeper=keeper)
+    checkpointer = Checkpointer(tmp_path, {}, resume=False)
+    first = Run(job(), parts.train, checkpointer=checkpointer)
     first.advance(1)
-    second = Run(job(), parts.train, keeper=Keeper(tmp_path, {}, resume=True))
+    second = Run(job(), parts.train, checkpointer=Checkpointer(tmp_path, {}, resume=True))
     second.advance(2)
     for name, tensor in whole.trainer.state().items():
         assert torch.equal(tensor, second.trainer.state()[name]), name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,7 @@ def test_trees_that_are_learned_know_far_more_than_chance(
     more = {"epochs": 6} if name != "otm" else {"epochs": 10, "lr": 0.005}
     model = sdx.fit(name, parts.train, **((SMALL if name != "otm" else BEAM) | more | options))
     assert model.evaluate(parts.test, 20)["recall@20"] > 0.25  # chance has .18
-    learned = [record for record in model.info["training"]["history"] if "moved" in record]
+    learned = [record for record in model.card.training["history"] if "moved" in record]
     assert len(learned) == (name in ("jtm", "tdm") or "rounds" in options)
     tree = tree_in(model)
     assert sorted(tree.item_of[tree.item_of >= 0].tolist()) == list(range(parts.train.num_items))
@@ -269,7 +270,7 @@ def test_a_run_in_parts_that_was_killed_ends_where_it_would_have(
         with pytest.raises(KeyboardInterrupt):
             sdx.fit(name, parts.train, folder=tmp_path, **options)
     again = sdx.fit(name, parts.train, folder=tmp_path, resume=True, **options)
-    assert again.info["training"] == whole.info["training"]
+    assert again.card.training == whole.card.training
     assert torch.equal(tree_in(again).item_of, tree_in(whole).item_of)
 
 
@@ -363,7 +364,7 @@ def test_what_a_beam_is_trained_on_is_what_it_looks_at(
             assert set(path.draws.nodes[row].tolist()) - {own} == looked - {own}
             assert bool(there[row, level]) == (own in looked)
     made = sdx.fit("otm", parts.train, **(given | {"epochs": 2}))
-    assert all(np.isfinite(record["loss"]) for record in made.info["training"]["history"])
+    assert all(np.isfinite(record["loss"]) for record in made.card.training["history"])
 
 
 @pytest.mark.parametrize(("rounds", "epochs"), [(4, 6), (5, 6), (2, 5)])
@@ -376,16 +377,17 @@ def test_there_are_as_many_rounds_as_were_asked_for(rounds: int, epochs: int) ->
 def test_a_refit_learns_the_tree_as_often(parts: sdx.Split) -> None:
     given = SMALL | {"epochs": 3, "max_instances": 500}
     model = sdx.fit("jtm", parts.train, valid=parts.valid, refit=True, **given)
-    assert model.info["refitted"]
+    assert model.card.refitted
 
 
 def test_a_refit_that_ends_in_the_warm_up_keeps_all_labels(parts: sdx.Split) -> None:
     given = BEAM | {"max_instances": 500, "epochs": 3, "warm_up": 2}
     model = sdx.fit("otm", parts.train, valid=parts.valid, **given)
-    model.info["training"]["best_epoch"] = 2
+    training = {**model.card.training, "best_epoch": 2}
+    model.card = replace(model.card, training=training)
     assert parts.valid is not None
     again = refitted("otm", model.options, parts.train, parts.valid, model)
-    assert again.info["refitted"]
+    assert again.card.refitted
     assert (again.options["rectify"], again.options["warm_up"]) == ("none", 0)
 
 

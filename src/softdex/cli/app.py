@@ -54,8 +54,10 @@ from softdex.fit import fit as train
 from softdex.machine import set_threads
 from softdex.messages import say
 from softdex.model.artifact import plain
+from softdex.model.card import versions
 from softdex.model.export import key_file
-from softdex.model.retriever import Retriever, load, versions
+from softdex.model.retriever import Retriever
+from softdex.model.saving import load
 from softdex.tables import Rows, grid
 
 COLUMNS = ("user", "item", "time", "rating", "weight")
@@ -529,8 +531,8 @@ def _fit_all(
         seconds[name] = time.perf_counter() - began
         say(f"trained {name} in {seconds[name]:.1f} s")
         results[name] = model.evaluate(parts.test, **rules)
-        if "training" in model.info:
-            training[name] = model.info["training"]["history"]
+        if model.card.training is not None:
+            training[name] = model.card.training["history"]
     return results, seconds, training
 
 

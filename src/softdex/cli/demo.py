@@ -15,7 +15,7 @@ from softdex.evaluate import report
 from softdex.evaluate.evaluate import Result
 from softdex.fit import fit
 from softdex.messages import say
-from softdex.model.retriever import versions
+from softdex.model.card import versions
 from softdex.tables import Rows
 
 CUTOFFS = (1, 5, 10, 20, 50)
@@ -92,7 +92,7 @@ def run_demo(out: Path, users: int, items: int, seed: int) -> Outcome:
             f"regret@{k}": f"{world.regret(model, k, holdout=parts.test):.4f}",
             "fit seconds": f"{seconds:.1f}",
         }
-        training[name] = model.info.get("training", {}).get("history", [])
+        training[name] = (model.card.training or {}).get("history", [])
         say(f"trained and measured {name} in {time.perf_counter() - began:.1f} s")
     facts = [
         ("The log", log.describe()),

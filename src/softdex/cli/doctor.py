@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from softdex.model.retriever import versions
+from softdex.model.card import versions
 from softdex.tables import Record
 
 CORE = ("torch", "numpy", "scipy", "pyarrow", "numba", "safetensors", "typer", "rich")

@@ -27,7 +27,8 @@ from softdex.fit import refitted
 from softdex.machine import parse_bytes
 from softdex.messages import say
 from softdex.model.artifact import plain
-from softdex.model.retriever import MODEL_FILE, Retriever, load
+from softdex.model.retriever import Retriever
+from softdex.model.saving import MODEL_FILE, load
 from softdex.options import check, kinds
 from softdex.solve.checkpoint import FILE as CHECKPOINT
 from softdex.tune import tune
@@ -178,7 +179,7 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
     say(f"trained {name} in {time.perf_counter() - began:.1f} s")
     model.save(out / MODEL_FILE)  # nothing that goes wrong from here on loses the training
     result = model.evaluate(test, **plan.get("evaluate", {}))
-    model.info["metrics"]["test"] = dict(result)
+    model.card = model.card.measured("test", result)
     model.save(out / MODEL_FILE)
     save_text(out / METRICS, json.dumps(plain(summary(name, result)), indent=2) + "\n")
     for left in (CHECKPOINT, ASIDE):
@@ -223,7 +224,7 @@ def _tune(plan: Plan, train: Interactions, valid: Holdout | None) -> Retriever:
     limits = {"settings": how["tune"], "max_memory": how.get("max_memory")}
     found = tune(name, train, valid, **limits, **plan.get("options", {}))
     say(str(found))
-    if how.get("refit") and "training" not in found.model.info:
+    if how.get("refit") and found.model.card.training is None:
         raise SoftdexError(f"fit: {name} is found in one step: there is nothing to --refit.")
     plan["options"] = found.options
     plan["train"] = {n: v for n, v in how.items() if n != "tune"}
@@ -261,7 +262,7 @@ def evaluate(
         plan.setdefault("data", {})["source"] = source
     plan["evaluate"] = {**plan.get("evaluate", {}), **overrides}
     _, (_, _, test) = prepare(plan)
-    trained = (model.info.get("card") or {}).get("sha256")
+    trained = (model.card.split or {}).get("sha256")
     if trained != test.card.sha256:
         raise DataError(
             f"evaluate: the data has changed since {folder} was trained (its split is "

@@ -1,6 +1,6 @@
-"""Estimate: what a model says of p(item | user), as the softmax of its scores over a temperature.
+"""Estimate p(item | user) as the softmax of a model's scores over a temperature.
 
-Shapes: B queries, N items asked for, D numbers a vector, I items.
+Shapes: B queries, N items asked about, D numbers per vector, I items.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 import torch
@@ -21,67 +21,58 @@ from softdex.data.keys import Keys, as_list, find
 from softdex.data.ragged import Ragged, group
 from softdex.encode.history import padded
 from softdex.errors import DataError, SoftdexError
+from softdex.index.contract import MAX_MEMORY
+from softdex.model.asking import batch_size, queries, who
 from softdex.model.export import with_vectors
 from softdex.model.kinds import TEMPERATURES
 from softdex.objective.softmax import log_mass
 from softdex.score.product import Dot, Product
 
-SAMPLE = 2000  # users that a temperature is fitted on
+if TYPE_CHECKING:
+    from softdex.model.retriever import Retriever
+
+SAMPLE = 2000  # users a temperature is fitted on, at most
 ROWS = 64  # users whose masked items are scored at a time
 ACCURACY = 1e-4  # of the logarithm of a temperature
-
-Queries = Iterable[tuple[np.ndarray, Tensor]]
-"""Blocks of (which of the users asked about, their queries)."""
-
-
-class Model(Protocol):
-    """What of a `Retriever` makes its estimate."""
-
-    recipe: str
-    items: Keys
-    index: Any
-    info: dict[str, Any]
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Softmax:
-    """p(item | query) = exp(score / temperature) over its sum for all living items.
+    """p(item | query) = exp(score / temperature) / sum of the same over all items.
 
     Attributes:
-        scorer: of the model.
-        living: vectors of the items, and offsets over the temperature, -inf for removed items.
+        scorer: scorer of the model.
+        candidates: item vectors, and offsets divided by the temperature: -inf for removed items.
         temperature: above 0.
     """
 
     scorer: Product
-    living: Dot
+    candidates: Dot
     temperature: float
 
     @torch.inference_mode()
     def log_prob(self, query: Tensor, ids: Tensor) -> Tensor:
-        """Log-probabilities (B, N) of ids (N,) or (B, N); never holds the scores of all items."""
+        """Return log-probabilities (B, N) of ids (N,) or (B, N); never holds the scores of all."""
         query = self.scaled(query)
-        return self.living(query, ids) - log_mass(query, *self.living.everything())[:, None]
+        return self.candidates(query, ids) - log_mass(query, *self.candidates.everything())[:, None]
 
     @torch.inference_mode()
     def log_probs(self, query: Tensor) -> Tensor:
-        """Log-probabilities (B, I) of all items."""
-        return self.living(self.scaled(query), slice(None)).log_softmax(1)
+        """Return log-probabilities (B, I) of all items."""
+        return self.candidates(self.scaled(query), slice(None)).log_softmax(1)
 
     def scaled(self, query: Tensor) -> Tensor:
-        """What the vectors are multiplied with, (B, D)."""
+        """Return projected queries divided by the temperature, (B, D)."""
         return self.scorer.project(query) / self.temperature
 
 
 @torch.inference_mode()
-def softmax_of(model: Model, where: str, temperature: float | None = None) -> Softmax:
-    """The estimate of a model, at the temperature it was calibrated to or at another one."""
-    scorer = with_vectors(model, where)
-    if temperature is None:
-        temperature = float(model.info.get("temperature", 1.0))
+def softmax_of(model: Retriever, method: str, temperature: float) -> Softmax:
+    """Return the softmax of a model's scores; refuse a model without item vectors."""
+    scorer, index = with_vectors(model, method), cast(Any, model.index)
     vectors, offsets = scorer.everything()
-    alive = model.index.alive
+    alive = index.alive
     if alive is not None and not alive.all():
         offsets = vectors.new_zeros(len(vectors)) if offsets is None else offsets
         offsets = offsets.masked_fill(~alive.to(offsets.device), -torch.inf)
@@ -89,8 +80,44 @@ def softmax_of(model: Model, where: str, temperature: float | None = None) -> So
     return Softmax(scorer, Dot(vectors, bias).eval(), temperature)
 
 
-def asked(items: Keys, keys: Any, users: int) -> np.ndarray:
-    """Rows of the items asked for: (N,) for everybody, or (B, N) where each user has a list."""
+def log_prob(model: Retriever, users: Any, items: Any, history: Any) -> np.ndarray:
+    """Return log-probabilities (B, N), float32; see `Retriever.log_prob`."""
+    softmax = softmax_of(model, "log_prob", model.temperature)
+    asked = who(model, "log_prob", users, history)
+    rows = rows_of(model.items, items, len(asked.rows))
+    ids = torch.from_numpy(rows).to(softmax.candidates.items.device)
+    cells = ids.shape[-1] * (1 if ids.ndim == 1 else softmax.candidates.items.dim)
+    size = batch_size(model.encoder, MAX_MEMORY, cells)
+    blocks = (
+        softmax.log_prob(query, ids if ids.ndim == 1 else ids[part])
+        for part, query in queries(model, asked.rows, asked.history, size)
+    )
+    return np.concatenate([block.float().cpu().numpy() for block in blocks])
+
+
+def distributions(
+    model: Retriever, users: Any, history: Any, max_memory: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Iterate over users and their log-probabilities (b, I); see `Retriever.distributions`."""
+    softmax = softmax_of(model, "distributions", model.temperature)
+    asked = who(model, "distributions", users, history)
+    size = batch_size(model.encoder, max_memory, len(model.items))
+    found = queries(model, asked.rows, asked.history, size)
+    return ((part, softmax.log_probs(query).float().cpu().numpy()) for part, query in found)
+
+
+def calibrated(model: Retriever, valid: Holdout) -> float:
+    """Return the maximum-likelihood temperature on a holdout; see `Retriever.calibrate`."""
+    softmax, index = softmax_of(model, "calibrate", 1.0), cast(Any, model.index)
+    model.check(valid, "calibrate")
+    part = sample(valid, index.alive)
+    size = batch_size(model.encoder, MAX_MEMORY, 1)
+    query = torch.cat([query for _, query in queries(model, part.users, part.history, size)])
+    return fit_temperature(softmax, query, part.targets, part.masked)
+
+
+def rows_of(items: Keys, keys: Any, users: int) -> np.ndarray:
+    """Find the rows of items: (N,) for all users, or (B, N) for one list per user."""
     if keys is None:
         return np.arange(len(items))
     cells = as_list(keys)
@@ -99,7 +126,7 @@ def asked(items: Keys, keys: Any, users: int) -> np.ndarray:
         return find(items, cells, "log_prob", "items")
     if len(lists) != len(cells) or len({len(given) for given in lists}) > 1:
         raise SoftdexError(
-            "log_prob: expected items=[item, ...] for everybody, or one list per user, all of the "
+            "log_prob: expected items=[item, ...] for all users, or one list per user, all of the "
             "same length."
         )
     if len(lists) != users:
@@ -108,21 +135,9 @@ def asked(items: Keys, keys: Any, users: int) -> np.ndarray:
     return find(items, flat, "log_prob", "items").reshape(users, -1)
 
 
-def log_prob(softmax: Softmax, queries: Queries, rows: np.ndarray) -> np.ndarray:
-    """Log-probabilities (B, N) of item rows (N,) or (B, N), float32."""
-    ids = torch.from_numpy(rows).to(softmax.living.everything()[0].device)
-    blocks = (softmax.log_prob(q, ids if ids.ndim == 1 else ids[part]) for part, q in queries)
-    return np.concatenate([block.float().cpu().numpy() for block in blocks])
-
-
-def distributions(softmax: Softmax, queries: Queries) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Blocks of (which of the users asked about, log-probabilities (b, I) of all items)."""
-    for part, query in queries:
-        yield part, softmax.log_probs(query).float().cpu().numpy()
-
-
 def sample(valid: Holdout, alive: Tensor | None) -> Holdout:
-    """Users of whom something is known, with those of their targets that live."""
+    """Draw up to 2000 users with a history and a target that is not removed, the same in every
+    call."""
     targets = valid.targets
     if alive is not None:
         targets = targets.where(alive.cpu().numpy()[targets.ids])
@@ -130,39 +145,39 @@ def sample(valid: Holdout, alive: Tensor | None) -> Holdout:
     if not len(users):
         raise DataError(
             "calibrate: no user of the holdout has both a history and a target that the model can "
-            "recommend. Give users more events."
+            "recommend. Split a log with more events per user."
         )
     users = np.sort(np.random.default_rng(0).permutation(users)[:SAMPLE])
     return replace(valid, targets=targets).take(users)
 
 
 @torch.inference_mode()
-def likeliest(softmax: Softmax, query: Tensor, targets: Ragged, masked: Ragged) -> float:
-    """The temperature at which the targets are likeliest, each counting the same.
+def fit_temperature(softmax: Softmax, query: Tensor, targets: Ragged, masked: Ragged) -> float:
+    """Return the maximum-likelihood temperature of the targets, which minimises
 
         mean over targets y of  log sum_i exp(score_i / temperature) - score_y / temperature
 
-    over the items i that a target could be: not those that are masked. (Where users take nothing
-    twice, what they have had scores high and is never the target: with it in the sum every
-    temperature would come out too high.) Where it has no minimum (every target scores best, or no
-    better than chance) the answer is a temperature at the end of those looked at.
+    over the items i that can be a target: masked items are excluded. (In a log without repeats the
+    items of the history score high and are never the target; counting them would raise every
+    temperature.) If there is no minimum, because every target scores best or none better than
+    chance, the result is the lowest or the highest temperature allowed.
 
     Args:
-        softmax: at the temperature 1.
-        query: (B, D).
-        targets: item rows, a list for each query.
-        masked: item rows that are no targets, likewise.
+        softmax: at temperature 1.
+        query: queries (B, D).
+        targets: item rows per query; every target weighs the same.
+        masked: item rows per query that cannot be targets.
     """
     query = softmax.scaled(query)
-    vectors, offsets = softmax.living.everything()
+    vectors, offsets = softmax.candidates.everything()
     share = torch.from_numpy(targets.lengths / len(targets.ids)).to(query.device)
     score = _mean_score(query, vectors, offsets, targets)
-    had = _scores_of(softmax.living, query, masked)
+    seen = _scores_of(softmax.candidates, query, masked)
 
     def loss(log_temperature: float) -> float:
         rate = math.exp(-log_temperature)
         mass = log_mass(query * rate, vectors, None if offsets is None else offsets * rate)
-        mass = _without(mass, had * rate)
+        mass = _without(mass, seen * rate)
         return float(share @ mass.double()) - score * rate
 
     low, high = map(math.log, TEMPERATURES)
@@ -171,25 +186,25 @@ def likeliest(softmax: Softmax, query: Tensor, targets: Ragged, masked: Ragged) 
     return math.exp(found.x) if found.fun < loss(0.0) else 1.0
 
 
-def _scores_of(living: Dot, query: Tensor, lists: Ragged) -> Tensor:
-    """Scores (B, L) of each query's list, every item once; -inf behind its end."""
-    cells = np.unique(lists.cells(living.num_items))
-    row, ids = np.divmod(cells, living.num_items)
+def _scores_of(items: Dot, query: Tensor, lists: Ragged) -> Tensor:
+    """Score the items of each query's list once, (B, L), padded with -inf."""
+    cells = np.unique(lists.cells(items.num_items))
+    row, ids = np.divmod(cells, items.num_items)
     once = group(row, ids, len(lists))
     wide = padded(once, max(1, int(once.lengths.max(initial=0)))).to(query.device)
     parts = zip(torch.split(query, ROWS), torch.split(wide, ROWS), strict=True)
-    scores = torch.cat([living(part, some.clamp(min=0)) for part, some in parts])
+    scores = torch.cat([items(part, some.clamp(min=0)) for part, some in parts])
     return scores.masked_fill(wide < 0, -torch.inf)
 
 
 def _without(mass: Tensor, scores: Tensor) -> Tensor:
-    """log of a sum of exponentials (B,) without those of these scores (B, L)."""
-    share = (scores.logsumexp(1) - mass).clamp(max=-1e-6)  # what is left is more than nothing
+    """Take the terms of these scores (B, L) out of a log-sum-exp (B,)."""
+    share = (scores.logsumexp(1) - mass).clamp(max=-1e-6)  # keep the rest above 0
     return mass + torch.log(-torch.expm1(share))
 
 
 def _mean_score(query: Tensor, vectors: Tensor, offsets: Tensor | None, targets: Ragged) -> float:
-    """What targets score on average."""
+    """Return the mean score of the targets."""
     ids = torch.from_numpy(targets.ids.astype(np.int64)).to(query.device)
     starts = torch.from_numpy(targets.indptr[:-1]).to(query.device)
     sums = embedding_bag(ids, vectors, starts, mode="sum")

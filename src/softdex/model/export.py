@@ -1,11 +1,11 @@
-"""Export: the item vectors of a model as a faiss index, to be served without softdex."""
+"""Export item vectors as a faiss index, to be served without softdex."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,26 +16,26 @@ from torch import Tensor
 from softdex.data.keys import Keys
 from softdex.errors import SoftdexError
 from softdex.files import write_atomically
-from softdex.score.product import Cosine, Dot, Product
+from softdex.index.contract import MAX_MEMORY
+from softdex.model.asking import batch_size, queries, who
+from softdex.score.product import Product
 
-CARD = "softdex"  # the entry of the key file's metadata that says what the index holds
-TOO_SMALL = re.compile(r"(?<!\d)0+(?!\d)|(HNSW|NSG)0*1(?!\d)")  # faiss dies of these, or hangs
+if TYPE_CHECKING:
+    from softdex.model.retriever import Retriever
 
-
-class Model(Protocol):
-    """What of a `Retriever` is exported."""
-
-    recipe: str
-    items: Keys
-    index: Any
+CARD = "softdex"  # entry of the key file's metadata that describes the index
+TOO_SMALL = re.compile(r"(?<!\d)0+(?!\d)|(HNSW|NSG)0*1(?!\d)")  # faiss crashes or hangs on these
 
 
-def to_faiss(model: Model, path: Path, factory: str) -> int:
-    """Write the living items as a faiss index, and their keys beside it; returns their number."""
+def to_faiss(model: Retriever, path: Path, factory: str) -> int:
+    """Write the items that are not removed as a faiss index, and their keys beside it.
+
+    Returns the number of items written.
+    """
     scorer = with_vectors(model, "export_faiss")
     alive = _alive(model)
     rows = np.flatnonzero(alive)
-    vectors = item_vectors(scorer, rows)
+    vectors = exported_vectors(scorer, rows)
     faiss = _faiss()
     index = _built(faiss, factory, vectors, rows, everything=bool(alive.all()))
     card = {
@@ -52,36 +52,45 @@ def to_faiss(model: Model, path: Path, factory: str) -> int:
 
 
 def key_file(path: Path) -> Path:
-    """Where the keys of an exported index are."""
+    """Return the path of the keys of an exported index."""
     return Path(f"{path}.keys.parquet")
 
 
-def with_vectors(model: Model, where: str) -> Product:
-    """The scorer of a model whose items have vectors; any other model is refused."""
-    scorer = model.index.scorer
-    if not isinstance(scorer, (Dot, Cosine)):
+def query_vectors(model: Retriever, users: Any, history: Any) -> np.ndarray:
+    """Return query vectors (B, D), float32; see `Retriever.query_vectors`."""
+    scorer = with_vectors(model, "query_vectors")
+    asked = who(model, "query_vectors", users, history)
+    size = batch_size(model.encoder, MAX_MEMORY, 1)
+    found = queries(model, asked.rows, asked.history, size)
+    return np.concatenate([exported_queries(scorer, query) for _, query in found])
+
+
+def with_vectors(model: Retriever, method: str) -> Product:
+    """Return the scorer of a model with item vectors; refuse any other model."""
+    scorer: Product = model.index.scorer
+    if getattr(scorer, "items", None) is None:
         raise SoftdexError(
-            f"{where}: expected a model with item vectors, {model.recipe} has none. Fit one that "
+            f"{method}: expected a model with item vectors, {model.recipe} has none. Fit one that "
             "has, such as rg2 or ssm."
         )
     return scorer
 
 
 def has_offsets(scorer: Product) -> bool:
-    """Whether items score something for everybody, so that vectors get one more coordinate."""
+    """Return whether items have offsets, which take one more coordinate per vector."""
     return scorer.offsets(slice(0, 1)) is not None
 
 
 @torch.inference_mode()
-def item_vectors(scorer: Product, rows: np.ndarray) -> np.ndarray:
-    """Vectors of these items (N, D), or (N, D + 1) with their offsets at the end."""
+def exported_vectors(scorer: Product, rows: np.ndarray) -> np.ndarray:
+    """Return item vectors (N, D), or (N, D + 1) with the offset as the last coordinate."""
     ids = torch.from_numpy(rows)
     return _joined(scorer.vectors(ids), scorer.offsets(ids))
 
 
 @torch.inference_mode()
-def query_vectors(scorer: Product, query: Tensor) -> np.ndarray:
-    """What item vectors are multiplied with, (B, D), or (B, D + 1) with a 1 for the offset."""
+def exported_queries(scorer: Product, query: Tensor) -> np.ndarray:
+    """Return query vectors (B, D), or (B, D + 1) with a 1 as the last coordinate."""
     vectors = scorer.project(query)
     return _joined(vectors, vectors.new_ones(len(vectors)) if has_offsets(scorer) else None)
 
@@ -90,16 +99,20 @@ def query_vectors(scorer: Product, query: Tensor) -> np.ndarray:
 
 
 def _joined(vectors: Tensor, last: Tensor | None) -> np.ndarray:
+    """Append a coordinate, if there is one, and return float32."""
     parts = [vectors] if last is None else [vectors, last.unsqueeze(1)]
     return torch.cat(parts, 1).float().cpu().numpy()
 
 
-def _alive(model: Model) -> np.ndarray:
-    alive = model.index.alive
+def _alive(model: Retriever) -> np.ndarray:
+    """Return which items are not removed (I,)."""
+    index: Any = model.index
+    alive = index.alive
     return np.ones(len(model.items), bool) if alive is None else alive.cpu().numpy()
 
 
 def _faiss() -> Any:
+    """Import faiss, or say how to install it."""
     try:
         import faiss
     except ImportError as error:
@@ -112,7 +125,7 @@ def _faiss() -> Any:
 def _built(
     faiss: Any, factory: str, vectors: np.ndarray, rows: np.ndarray, *, everything: bool
 ) -> Any:
-    """A trained index whose ids are rows; only where rows are missing does it have to map them."""
+    """Train an index whose ids are item rows; ids are mapped only if rows are missing."""
     if not isinstance(factory, str) or TOO_SMALL.search(factory):
         raise SoftdexError(
             "export_faiss: expected factory as faiss writes it, such as 'Flat' or 'IVF1024,Flat' "
@@ -130,27 +143,28 @@ def _built(
             index.add(vectors)
     except (RuntimeError, AssertionError) as error:
         raise SoftdexError(
-            f"export_faiss: faiss makes no index {factory!r} of {count:,} vectors of {dim} numbers "
+            f"export_faiss: faiss cannot build {factory!r} of {count:,} vectors of {dim} numbers "
             f"({_reason(error)}). Choose another factory; 'Flat' takes any vectors."
         ) from None
     return index
 
 
 def _reason(error: BaseException) -> str:
-    """What faiss says, without the place in its source."""
+    """Return the message of a faiss error without its source location."""
     said = re.sub(r"^Error in .* at \S+:\d+: ", "", str(error), flags=re.DOTALL)
     return re.sub(r"^Error: '.*' failed: ", "", said).strip()
 
 
 def _key_table(items: Keys, alive: np.ndarray) -> pa.Table:
-    """The key of every row, nothing where the item was removed."""
+    """Return a table with the key of every row, null where the item was removed."""
     rows = pa.array(np.arange(len(alive)), mask=~alive)
     living = Keys(items.values.take(rows), items.type).all()
     return pa.table({"row": np.arange(len(alive)), "item": living})
 
 
 def _write_both(faiss: Any, index: Any, path: Path, keys: pa.Table) -> None:
-    """The keys are on disk before the index takes its place, and take theirs right after it."""
+    """Write both files, or neither: the keys are on disk before the index replaces an older one,
+    and are renamed right after it."""
 
     def write_index(file: Any) -> None:
         faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))

@@ -1,4 +1,4 @@
-"""Catalogue: which items may come back, by key and by what the item table says of them."""
+"""Filter items by key and by the columns of the item table."""
 
 from __future__ import annotations
 
@@ -13,77 +13,88 @@ import torch
 from softdex.data.keys import REFUSED, Keys, as_list, find
 from softdex.errors import SoftdexError, nearest
 
-RESULT = ("user", "rank", "item", "similar", "score")  # columns of the tables that come back
+RESULT = ("user", "rank", "item", "similar", "score")  # columns of the tables we return
 
 
 def allowed(
-    items: Keys, table: pa.Table | None, allow: Any, deny: Any, where: Any
+    items: Keys, table: pa.Table | None, allow: Any, deny: Any, where: Any, method: str
 ) -> torch.Tensor | None:
-    """Mask over items of what may come back, or None when everything may."""
+    """Return the mask (I,) of items that may be recommended, None if all of them may.
+
+    Args:
+        items: keys of the model.
+        table: item columns, or None.
+        allow, deny, where: as in `Retriever.recommend`.
+        method: the method called, named in errors.
+    """
     if allow is None and deny is None and where is None:
         return None
     mask = np.ones(len(items), bool)
     if allow is not None:
         mask[:] = False
-        mask[find(items, as_list(allow), "recommend", "items in allow")] = True
+        mask[find(items, as_list(allow), method, "items in allow")] = True
     if deny is not None:
-        mask[find(items, as_list(deny), "recommend", "items in deny")] = False
+        mask[find(items, as_list(deny), method, "items in deny")] = False
     if where is not None:
-        mask &= _where(table, where)
+        mask &= _where(table, where, method)
     return torch.from_numpy(mask)
 
 
-def check_columns(table: pa.Table | None, columns: Any) -> list[str]:
-    """The item columns asked for, each once; those that do not exist are refused."""
+def check_columns(table: pa.Table | None, columns: Any, method: str) -> list[str]:
+    """Return the item columns asked for, each once; refuse unknown ones."""
     known = [] if table is None else table.column_names
     names = [] if columns is None else as_list(columns)
     for name in names:
         if name not in known:
-            raise SoftdexError(f"recommend: no item column {name!r}. {nearest(name, known)}")
+            raise SoftdexError(f"{method}: no item column {name!r}. {nearest(name, known)}")
         if name in RESULT:
             raise SoftdexError(
-                f"recommend: the item column {name!r} would hide the column of that name in the "
+                f"{method}: the item column {name!r} would hide the column of that name in the "
                 "result. Rename it in the item table."
             )
     return list(dict.fromkeys(names))
 
 
-def _where(table: pa.Table | None, where: Mapping[str, Any] | pc.Expression) -> np.ndarray:
+def _where(
+    table: pa.Table | None, where: Mapping[str, Any] | pc.Expression, method: str
+) -> np.ndarray:
+    """Return which items satisfy a condition on the item columns (I,)."""
     if not isinstance(where, (Mapping, pc.Expression)):
         raise SoftdexError(
-            "recommend: expected where={column: value, ...} or a pyarrow.compute expression, got "
+            f"{method}: expected where={{column: value, ...}} or a pyarrow.compute expression, got "
             f"{where!r}."
         )
     if table is None:
-        raise SoftdexError("recommend: where= needs item columns. Read the log with items=table.")
+        raise SoftdexError(f"{method}: where= needs item columns. Read the log with items=table.")
     if isinstance(where, pc.Expression):
-        return _satisfies(table, where)
+        return _satisfies(table, where, method)
     mask = np.ones(table.num_rows, bool)
     for name, wanted in where.items():
         if name not in table.column_names:
             raise SoftdexError(
-                f"recommend: no item column {name!r}. {nearest(name, table.column_names)}"
+                f"{method}: no item column {name!r}. {nearest(name, table.column_names)}"
             )
-        mask &= _matches(table[name].combine_chunks(), name, as_list(wanted))
+        mask &= _matches(table[name].combine_chunks(), name, as_list(wanted), method)
     return mask
 
 
-def _satisfies(table: pa.Table, where: pc.Expression) -> np.ndarray:
-    from pyarrow import dataset  # brings pandas along where there is one, so not before
+def _satisfies(table: pa.Table, where: pc.Expression, method: str) -> np.ndarray:
+    """Return the rows for which an expression is true; null counts as false."""
+    from pyarrow import dataset  # imports pandas if it is installed, so not earlier
 
     try:
         keep = dataset.dataset(table).to_table(columns={"keep": where})["keep"]
         if not pa.types.is_boolean(keep.type):
-            raise TypeError(f"it gives {keep.type}, not true or false")
+            raise TypeError(f"it is {keep.type}, not true or false")
     except REFUSED as error:
         raise SoftdexError(
-            f"recommend: where= does not fit the item columns ({str(error).splitlines()[0]})."
+            f"{method}: where= does not fit the item columns ({str(error).splitlines()[0]})."
         ) from None
     return np.asarray(pc.fill_null(keep, False).to_numpy())
 
 
-def _matches(column: pa.Array, name: str, wanted: Any) -> np.ndarray:
-    """Which cells equal one of the wanted values; a list cell matches if it holds one."""
+def _matches(column: pa.Array, name: str, wanted: Any, method: str) -> np.ndarray:
+    """Return which cells equal one of the values; a list matches if it contains one."""
     lists = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
     kind = column.type.value_type if lists else column.type
     try:
@@ -91,7 +102,7 @@ def _matches(column: pa.Array, name: str, wanted: Any) -> np.ndarray:
         found = pc.is_in(column.flatten() if lists else column, value_set=values)
     except REFUSED:
         raise SoftdexError(
-            f"recommend: where={{{name!r}: {wanted!r}}}: the column holds {kind}."
+            f"{method}: where={{{name!r}: {wanted!r}}}: the column holds {kind}."
         ) from None
     hits = np.asarray(found.to_numpy(zero_copy_only=False))
     if not lists:

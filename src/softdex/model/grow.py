@@ -41,7 +41,6 @@ DRIFT = 0.2  # of the items of a tree: with more it should be learned again
 class Model(Protocol):
     """What of a `Retriever` grows."""
 
-    recipe: str
     users: Keys
     items: Keys
     encoder: Any
@@ -51,7 +50,14 @@ class Model(Protocol):
     item_table: pa.Table | None
     tower: Tower | None
     user_tower: Tower | None
-    info: dict[str, Any]
+    added: dict[str, int]
+    removed: int
+    drift: float
+
+    @property
+    def recipe(self) -> str:
+        """Name of the recipe."""
+        ...
 
 
 def add_users(model: Model, log: Any) -> None:
@@ -152,7 +158,7 @@ def edit_items(model: Model, items: Any, where: str, *, living: bool) -> None:
         model.index = model.index.insert(rows)
     everything = torch.ones(len(model.items), dtype=torch.bool)
     alive = everything if model.index.alive is None else model.index.alive
-    model.info["removed"] = int((~alive).sum())
+    model.removed = int((~alive).sum())
     _note_drift(model)
 
 
@@ -329,9 +335,8 @@ def _rows_below(table: pa.Table, log: Interactions) -> pa.Table:
 
 
 def _note(model: Model, what: str, count: int) -> None:
-    """Say in the model's card what it was not trained on."""
-    added = dict(model.info.get("added", {}))
-    model.info["added"] = added | {what: added.get(what, 0) + count}
+    """Count the users or items that were added after training."""
+    model.added = model.added | {what: model.added.get(what, 0) + count}
     _note_drift(model)
 
 
@@ -339,9 +344,8 @@ def _note_drift(model: Model) -> None:
     """Of a tree, the share of its items that have come or gone since it was learned."""
     if not isinstance(model.index, Tree) or model.index.depth == 1:
         return
-    added = model.info.get("added", {}).get("items", 0)
-    drift = (added + model.info.get("removed", 0)) / len(model.items)
-    model.info["drift"] = round(drift, 4)
+    drift = (model.added.get("items", 0) + model.removed) / len(model.items)
+    model.drift = round(drift, 4)
     if drift > DRIFT:
         say(
             f"{drift:.0%} of the tree's items have come or gone since it was learned: fit it "

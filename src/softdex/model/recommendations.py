@@ -1,4 +1,4 @@
-"""Recommendations: the Arrow table that comes back, ready for notebooks and data frames."""
+"""Recommendations as an Arrow table, ready for notebooks and data frames."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from typing import Any, final
 
 import pyarrow as pa
 
-SHOWN = 50  # rows a notebook shows
+SHOWN = 50  # rows in a notebook
 
 
 @final
 class Recommendations:
-    """An Arrow table of recommendations: goes where Arrow goes, and prints in a notebook.
+    """An Arrow table of recommendations that notebooks show as HTML.
 
-    `pyarrow.table(recs)`, `polars.DataFrame(recs)` and `pandas.DataFrame.from_arrow(recs)` take it
-    as it is; the methods of `pyarrow.Table` (`to_pandas`, `to_pylist`, ...) work on it too.
+    Pass it to `pyarrow.table`, `polars.DataFrame` or `pandas.DataFrame.from_arrow`, or call a
+    method of `pyarrow.Table` on it (`to_pandas`, `to_pylist`, ...).
+
+    Attributes:
+        table: the `pyarrow.Table`.
     """
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
 
     def __getattr__(self, name: str) -> Any:
-        if name == "table":  # not there yet: a copy or a pickle is being put together
+        if name == "table":  # copy and pickle ask before there is one
             raise AttributeError(name)
         return getattr(self.table, name)
 

@@ -29,7 +29,7 @@ class Found(NamedTuple):
     best: dict[str, Tensor] | None
 
 
-class Keeper:
+class Checkpointer:
     """Keeps the last checkpoint and the log of one run in a folder.
 
     `identity` says what is trained on what; a checkpoint of something else is not resumed.

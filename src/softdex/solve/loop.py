@@ -18,7 +18,7 @@ from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
 from softdex.index.contract import Index
 from softdex.messages import say, ticker
-from softdex.solve.checkpoint import Keeper
+from softdex.solve.checkpoint import Checkpointer
 
 Measure = Callable[[], float]
 Probe = Callable[[], dict[str, float]]
@@ -39,6 +39,11 @@ class Progress:
 class Trainer(Protocol):
     """Weights and optimiser of one run, as one thing to train, save and restore."""
 
+    @property
+    def updates_all(self) -> bool:
+        """Whether every item is trained; in-batch training leaves out those without events."""
+        ...
+
     def state(self) -> dict[str, Tensor]:
         """All tensors that the run needs to go on."""
         ...
@@ -52,6 +57,10 @@ class Trainer(Protocol):
 
         Calls `pause` after every step, when state and progress fit together.
         """
+        ...
+
+    def searched(self) -> Index | None:
+        """The index to measure by during training; None: every item is scored."""
         ...
 
     def served(self) -> Index | None:
@@ -123,16 +132,16 @@ class Run:
         log: Interactions,
         *,
         measure: Measure | None = None,
-        keeper: Keeper | None = None,
+        checkpointer: Checkpointer | None = None,
         quiet: bool = False,
     ) -> None:
-        self.schedule, self.measure, self.keeper = job.schedule, measure, keeper
+        self.schedule, self.measure, self.checkpointer = job.schedule, measure, checkpointer
         self.quiet = quiet
         self.trainer = job.trainer(log)
         self.parts = nn.ModuleList([job.encoder, job.scorer])
         self.probe = job.probe(log, self.trainer)
         self.progress, self.best = Progress(), None
-        if keeper is not None and (found := keeper.load()) is not None:
+        if checkpointer is not None and (found := checkpointer.load()) is not None:
             self.progress = Progress(**found.progress)
             self.trainer.load(found.state)
             self.best = found.best
@@ -142,15 +151,15 @@ class Run:
         """Whether the epochs or the patience are used up."""
         progress, schedule = self.progress, self.schedule
         waited = progress.epoch - 1 - progress.best_epoch
-        tired = schedule.patience > 0 and progress.epoch > 0 and waited >= schedule.patience
-        return tired or progress.epoch >= schedule.epochs
+        out_of_patience = 0 < schedule.patience <= waited
+        return out_of_patience or progress.epoch >= schedule.epochs
 
     def advance(self, epochs: int) -> None:
         """Train up to `epochs` more epochs."""
         until = self.progress.epoch + epochs
         began = time.perf_counter()
-        keeper = self.keeper
-        listening = keeper.interruptible() if keeper is not None else nullcontext(lambda: False)
+        keeps = self.checkpointer
+        listening = keeps.interruptible() if keeps is not None else nullcontext(lambda: False)
         with (
             ticker(self.schedule.epochs, "training", self.progress.epoch, quiet=self.quiet) as tick,
             listening as asked_to_stop,
@@ -171,8 +180,8 @@ class Run:
         return Outcome(self.progress.best_epoch, self.progress.history)
 
     def _keep(self) -> None:
-        if self.keeper is not None:
-            self.keeper.save(vars(self.progress), self.trainer.state(), self.best)
+        if self.checkpointer is not None:
+            self.checkpointer.save(vars(self.progress), self.trainer.state(), self.best)
 
     def _epoch(self, asked_to_stop: Callable[[], bool]) -> dict[str, Any]:
         """Train one epoch, measure it, and keep the best."""
@@ -218,7 +227,7 @@ def train(
     log: Interactions,
     *,
     measure: Measure | None = None,
-    keeper: Keeper | None = None,
+    checkpointer: Checkpointer | None = None,
 ) -> Outcome:
     """Train a job in place; the weights of the best epoch are restored at the end.
 
@@ -226,8 +235,8 @@ def train(
         job: what is trained; its parts are moved to the device of the schedule.
         log: the training events.
         measure: called after each epoch; higher is better. None keeps the last epoch.
-        keeper: writes checkpoints; None writes nothing.
+        checkpointer: writes checkpoints; None writes nothing.
     """
-    run = Run(job, log, measure=measure, keeper=keeper)
+    run = Run(job, log, measure=measure, checkpointer=checkpointer)
     run.advance(job.schedule.epochs)
     return run.finish()

@@ -139,6 +139,12 @@ class Tower(nn.Module):
         return torch.where(mixed < self.dropout * 2**32, -1, ids)
 
 
+def tower_in(part: nn.Module, name: str) -> Tower | None:
+    """Return the tower that a part has under this name, None if it has an ordinary table."""
+    found = getattr(part, name, None)
+    return found if isinstance(found, Tower) else None
+
+
 def tower(
     table: pa.Table,
     columns: Columns,

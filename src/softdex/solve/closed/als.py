@@ -64,6 +64,8 @@ class Job(NamedTuple):
 class Sweeps:
     """Users and items in turn, in place."""
 
+    updates_all = True
+
     def __init__(
         self,
         users: Table,
@@ -87,6 +89,10 @@ class Sweeps:
         """Go back to saved tables."""
         self.users.weight.copy_(state["users"])
         self.items.weight.copy_(state["items"])
+
+    def searched(self) -> None:
+        """Every item is scored."""
+        return
 
     def served(self) -> None:
         """Every item is scored."""

@@ -179,6 +179,8 @@ def tables_of(encoder: Any, scorer: Dot) -> dict[str, Table]:
 class Trainer:
     """All vectors as one flat vector, and the objective as a function of it."""
 
+    updates_all = True
+
     def __init__(self, job: Job, log: Interactions) -> None:
         self.settings, self.tables = job.settings, tables_of(job.encoder, job.scorer)
         now = {n: t.weight.to(PRECISIONS[job.settings.precision]) for n, t in self.tables.items()}
@@ -215,6 +217,10 @@ class Trainer:
         *trust, self.value = state["trust"].tolist()
         self.at, self.trust = state["vectors"].to(self.at, copy=True), Trust(*trust)
         self._write()
+
+    def searched(self) -> None:
+        """Every item is scored."""
+        return
 
     def served(self) -> None:
         """Every item is scored."""

@@ -310,6 +310,16 @@ class Trainer:
         for start in range(progress.step * self.batch_size, size, self.batch_size):
             yield order[start : start + self.batch_size]
 
+    @property
+    def updates_all(self) -> bool:
+        """Whether every item is trained; in-batch training leaves out those without events."""
+        return self.negatives.proposes
+
+    def searched(self) -> Index | None:
+        """The index to measure by: one that serves as it is. None: every item is scored."""
+        as_it_is = self.index.searches and self.negatives.recall is None
+        return self.index if as_it_is else None
+
     @torch.no_grad()
     def served(self) -> Index | None:
         """The index of the trained model, tuned; None: every item is scored."""

@@ -1,0 +1,237 @@
+"""Ask about users: keys and histories become rows, and rows become queries.
+
+A stranger is a user of whom the encoder has learned nothing. Shapes: B users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from softdex.data.holdout import Holdout
+from softdex.data.keys import Keys, as_list, find
+from softdex.data.ragged import Ragged, empty, offsets
+from softdex.encode.contract import Encoder
+from softdex.errors import DataError, SoftdexError
+
+if TYPE_CHECKING:
+    from softdex.model.parts import Known
+    from softdex.model.retriever import Retriever
+
+BATCH = 1024  # users per search, at most
+
+
+class Asked(NamedTuple):
+    """Users asked about.
+
+    Attributes:
+        names: keys as given (B,), or 0, 1, ... for histories alone.
+        rows: rows of the training log (B,), -1 for strangers.
+        history: item rows per user, oldest first.
+        strangers: who gets the most popular items instead, (B,).
+    """
+
+    names: pa.Array
+    rows: np.ndarray
+    history: Ragged
+    strangers: np.ndarray
+
+
+def who(model: Retriever, where: str, users: Any, history: Any, unknown: str = "error") -> Asked:
+    """Find users by key, by history, or both; see `Retriever.recommend`."""
+    if users is None and history is None:
+        raise SoftdexError(f"{where}: expected users, or history=[[item, ...], ...].")
+    if history is None:
+        asked = _by_key(model, where, as_list(users), unknown)
+    else:
+        asked = _by_history(model, where, users, history, unknown)
+    if unknown != "popular":
+        return asked
+    return asked._replace(strangers=asked.strangers | (asked.history.lengths == 0))
+
+
+def everybody(model: Retriever) -> Asked:
+    """Ask about every user of a model."""
+    rows = np.arange(len(model.users))
+    strangers = ~trained(model.encoder, model.seen, rows, by_features=_by_features(model))
+    return Asked(model.users.all(), rows, model.seen, strangers)
+
+
+def trained(
+    encoder: Encoder, seen: Ragged, rows: np.ndarray, *, by_features: bool = False
+) -> np.ndarray:
+    """Return whether the encoder has learned something of each row (B,): it takes events, or
+    features of users."""
+    if encoder.answers_strangers or by_features:
+        return rows >= 0
+    return events(seen, rows) > 0
+
+
+def events(seen: Ragged, rows: np.ndarray) -> np.ndarray:
+    """Return the number of training events per row (B,), 0 for row -1."""
+    counts = seen.indptr[np.maximum(rows, 0) + 1] - seen.indptr[np.maximum(rows, 0)]
+    return np.where(rows >= 0, counts, 0)
+
+
+def check(
+    where: str,
+    known: Known | Retriever,
+    holdout: Any,
+    encoder: Encoder,
+    recipe: str,
+    *,
+    by_features: bool = False,
+) -> None:
+    """Refuse what is no holdout, is of another log, or has users that cannot be served."""
+    if not isinstance(holdout, Holdout):
+        raise DataError(
+            f"{where}: expected a holdout made by a split, got {type(holdout).__name__}. "
+            "Split the log: train, valid, test = sdx.split.per_user(log)."
+        )
+    if (holdout.user_keys, holdout.item_keys) != (known.users, known.items):
+        raise DataError(
+            f"{where}: the holdout is of another log (its users or items differ from the "
+            "model's). Use the split that the model was trained on."
+        )
+    served = trained(encoder, known.seen, holdout.users, by_features=by_features)
+    strangers = ~served & (holdout.targets.lengths > 0)
+    if strangers.any() and not encoder.reads_history:
+        raise DataError(
+            f"{where}: {int(strangers.sum()):,} users of the holdout have no event in training, "
+            f"and {recipe} keeps one vector per user. Train with encoder='history', or use a split "
+            "that divides each user's events."
+        )
+
+
+def query(
+    encoder: Encoder,
+    seen: Ragged,
+    users: np.ndarray,
+    history: Ragged,
+    *,
+    by_features: bool = False,
+) -> Any:
+    """Return the queries of B users.
+
+    An encoder that reads histories gets -1 for users without events in training: their own vectors
+    were never trained, unless they are made from features.
+    """
+    if encoder.reads_history and not by_features:
+        users = np.where(events(seen, users) > 0, users, -1)
+    with torch.inference_mode():
+        return encoder(users, history)
+
+
+def queries(
+    model: Retriever, users: np.ndarray, history: Ragged, size: int
+) -> Iterator[tuple[np.ndarray, Any]]:
+    """Yield queries of up to `size` users at a time, with the places (b,) of these users."""
+    for part in blocks(len(users), size):
+        yield part, query_of(model, users[part], history.take(part))
+
+
+def query_of(model: Retriever, users: np.ndarray, history: Ragged) -> Any:
+    """Return the queries of B users of a model."""
+    by_features = _by_features(model)
+    return query(model.encoder, model.seen, users, history, by_features=by_features)
+
+
+def batch_size(encoder: Encoder, max_memory: int, k: int) -> int:
+    """Return how many users to search at a time: queries and hits, with copies, fit the memory."""
+    return int(np.clip(max_memory // (2 * encoder.query_bytes + 32 * k), 1, BATCH))
+
+
+def blocks(n: int, size: int) -> list[np.ndarray]:
+    """Divide the numbers from 0 to n - 1 into blocks of up to `size`; at least one block."""
+    return [np.arange(start, min(start + size, n)) for start in range(0, max(n, 1), size)]
+
+
+def whole(where: str, k: Any) -> int:
+    """Return k as an int; refuse what is no length of a list."""
+    if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
+        raise SoftdexError(f"{where}: expected k as a whole number of at least 1, got {k!r}.")
+    return int(k)
+
+
+# inside ------------------------------------------------------------------------------------------
+
+
+def _by_features(model: Retriever) -> bool:
+    return model.user_tower is not None
+
+
+def _by_key(model: Retriever, where: str, keys: Any, unknown: str) -> Asked:
+    """Find users by key; their histories are their training events."""
+    rows = find(model.users, keys, where, "users", known=unknown == "error")
+    known = trained(model.encoder, model.seen, rows, by_features=_by_features(model))
+    rows = np.where(known, rows, -1)
+    if unknown == "error" and not known.all():
+        key = list(keys)[int(np.argmin(rows))]
+        raise SoftdexError(
+            f"{where}: user {key!r} has no event in training, and {model.recipe} cannot serve "
+            "users without events. recommend() takes unknown='popular' or unknown='skip'."
+        )
+    if unknown == "skip":
+        rows = rows[rows >= 0]
+    if (rows >= 0).all():
+        return Asked(model.users.take(rows), rows, model.seen.take(rows), rows < 0)
+    seen = model.seen
+    or_nothing = Ragged(np.append(seen.indptr, seen.indptr[-1]), seen.ids)  # of the row -1
+    return Asked(_names(model.users, keys), rows, or_nothing.take(rows), rows < 0)
+
+
+def _by_history(model: Retriever, where: str, users: Any, history: Any, unknown: str) -> Asked:
+    """Take histories as given; keys of users need not be known."""
+    encoder = model.encoder
+    if not encoder.reads_history:
+        raise SoftdexError(
+            f"{where}: {model.recipe} keeps one vector per user and cannot read a history. Train "
+            "with encoder='history' or encoder='mix'."
+        )
+    past = _histories(model.items, where, history, unknown)
+    if unknown == "error" and not encoder.answers_strangers and not past.lengths.all():
+        place = int(np.argmin(past.lengths))
+        raise SoftdexError(
+            f"{where}: history {place} is empty, and {model.recipe} cannot serve users without "
+            "events. recommend() takes unknown='popular'."
+        )
+    nobody = np.zeros(len(past), bool)
+    if users is None:
+        return Asked(pa.array(np.arange(len(past))), np.full(len(past), -1), past, nobody)
+    keys = as_list(users)
+    rows = find(model.users, keys, where, "users", known=False)
+    if len(past) != len(rows):
+        raise SoftdexError(
+            f"{where}: {len(rows)} users but {len(past)} histories. Give one history per user."
+        )
+    if encoder.history_first:
+        rows = np.full(len(rows), -1)
+    return Asked(_names(model.users, keys), rows, past, nobody)
+
+
+def _names(known: Keys, keys: Any) -> pa.Array:
+    """Return keys as given, in the type of the known ones if they fit it, else as text."""
+    cells = keys.to_pylist() if isinstance(keys, (pa.Array, pa.ChunkedArray)) else list(keys)
+    try:
+        return Keys(pa.array(cells).cast(known.values.type), known.type).all()
+    except pa.ArrowException:
+        return pa.array([str(cell) for cell in cells])
+
+
+def _histories(items: Keys, where: str, history: Sequence[Any], unknown: str) -> Ragged:
+    """Find the item rows of each history; unknown items are an error, or dropped."""
+    lists = as_list(history)
+    if not all(isinstance(h, Iterable) and not isinstance(h, (str, bytes)) for h in lists):
+        raise SoftdexError(f"{where}: expected history=[[item, ...], ...], one list per user.")
+    lists = [list(h) for h in lists]
+    flat = [item for h in lists for item in h]
+    if not flat:
+        return empty(len(lists))
+    rows = find(items, flat, where, "items in history", known=unknown == "error")
+    lengths = np.array([len(h) for h in lists], dtype=np.int64)
+    return Ragged(offsets(lengths), rows).where(rows >= 0)

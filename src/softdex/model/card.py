@@ -1,0 +1,92 @@
+"""Record how a model was made and what it scored. A card never changes; a result makes another."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+import numpy as np
+import pyarrow as pa
+import scipy
+import torch
+
+ENTRIES = ("recipe", "options", "data", "card", "metrics", "training", "refitted")
+"""Names of a card's entries in a manifest."""
+
+
+@final
+@dataclass(frozen=True)
+class Card:
+    """How a model was made and what it scored; saved with it, readable without softdex.
+
+    Attributes:
+        recipe: name of the recipe.
+        options: value of every option of the recipe.
+        data: SHA-256 of the training log, or None.
+        split: card of the split that the log is the training part of, or None.
+        metrics: metrics per part of the split: `metrics["valid"]["recall@20"]`.
+        training: `best_epoch`, counted from 1, and `history`, one record per epoch. None for
+            recipes that are solved in one step.
+        refitted: whether the model was trained again on train and validation together.
+        notes: entries of a model file that this version does not know; they are kept.
+    """
+
+    recipe: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    data: str | None = None
+    split: Mapping[str, Any] | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] | None = None
+    refitted: bool = False
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def measured(self, part: str, metrics: Mapping[str, float]) -> Card:
+        """Return this card with the metrics of a part (`valid`, `test`) added or replaced."""
+        return replace(self, metrics={**self.metrics, part: dict(metrics)})
+
+    def entries(self) -> dict[str, Any]:
+        """Return the card as entries of a manifest."""
+        entries = {
+            **self.notes,
+            "recipe": self.recipe,
+            "options": self.options,
+            "card": self.split,
+            "metrics": self.metrics,
+        }
+        if self.data is not None:
+            entries["data"] = self.data
+        if self.training is not None:
+            entries["training"] = self.training
+        if self.refitted:
+            entries["refitted"] = True
+        return entries
+
+
+def card_from(manifest: Mapping[str, Any], notes: Mapping[str, Any]) -> Card:
+    """Read a card back from a manifest; `notes` are its other entries."""
+    return Card(
+        manifest["recipe"],
+        manifest["options"],
+        manifest.get("data"),
+        manifest.get("card"),
+        manifest.get("metrics", {}),
+        manifest.get("training"),
+        manifest.get("refitted", False),
+        notes,
+    )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of softdex, Python and the libraries that decide a model's numbers."""
+    from softdex import __version__
+
+    return {
+        "softdex": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "pyarrow": pa.__version__,
+    }

@@ -1,0 +1,206 @@
+"""Train what a recipe made, and make a model of it when the training is over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from softdex.data.holdout import Holdout
+from softdex.data.interactions import Interactions
+from softdex.encode.features.tower import Tower, tower_in
+from softdex.encode.table import Table
+from softdex.errors import SoftdexError, some
+from softdex.evaluate.evaluate import evaluate
+from softdex.index.contract import MAX_MEMORY
+from softdex.machine import pick_device
+from softdex.messages import say
+from softdex.model.answer import searcher
+from softdex.model.artifact import plain
+from softdex.model.asking import batch_size, check
+from softdex.model.card import Card
+from softdex.model.kinds import not_finite, saved_tensors
+from softdex.model.parts import Known, Parts, known_from, parts_from
+from softdex.model.retriever import Retriever
+from softdex.model.start import take_over
+from softdex.solve.checkpoint import Checkpointer
+from softdex.solve.loop import Job, Measure, Outcome, Run, Trainer
+
+METRIC, CUTOFF = "ndcg@20", 20
+MEASURED_USERS = 2000  # of the holdout, after each epoch
+BLOCK = 2**18  # rows that a feature tower makes vectors of at a time
+
+
+def learn(
+    recipe: str,
+    options: Mapping[str, Any],
+    made: Job,
+    log: Interactions,
+    *,
+    valid: Holdout | None = None,
+    start: Retriever | None = None,
+    folder: Path | None = None,
+    resume: bool = False,
+    max_memory: int | None = None,
+) -> Retriever:
+    """Train a job on a log and return the model of its best epoch.
+
+    Args:
+        recipe, options: for the model's card.
+        made: the job that the recipe returned.
+        log: the training events.
+        valid: a holdout; training stops early by NDCG@20 on a fixed sample of its users.
+        start: an earlier model, whose vectors of known users and items are taken over.
+        folder: where checkpoints and the training log are written; None writes nothing.
+        resume: continue from the checkpoint in `folder`.
+        max_memory: bytes; a training that needs more is refused before it starts.
+    """
+    card = Card(recipe, options, log.sha256, log.card)
+    check_finite(card, made.encoder, made.scorer)
+    if start is not None:
+        take_over(recipe, made.encoder, made.scorer, log, start)
+    needed, where = made.memory(log), pick_device(made.schedule.device)
+    say(f"training on {where}, about {needed / 1e9:.2f} GB beside the libraries")
+    check_memory(options, needed, max_memory)
+    checkpointer = None
+    if folder is not None:
+        identity = {
+            "recipe": recipe,
+            "data": log.sha256,
+            "options": options,
+            "valid": None if valid is None else valid.card.sha256,
+            "start": None if start is None else start.card.data,
+            "device": where.type,
+        }
+        checkpointer = Checkpointer(folder, plain(identity), resume=resume)
+    run = begin(card, made, log, valid, checkpointer=checkpointer)
+    run.advance(made.schedule.epochs)
+    return finish(card, run, log)
+
+
+def begin(
+    card: Card,
+    made: Job,
+    log: Interactions,
+    valid: Holdout | None,
+    *,
+    checkpointer: Checkpointer | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Start a run, to be measured on a holdout after each epoch; advance it, then `finish` it."""
+    made.encoder.eval()
+    made.scorer.eval()
+    run = Run(made, log, checkpointer=checkpointer, quiet=quiet)
+    if valid is not None:
+        parts = parts_from(made.encoder, made.scorer, run.trainer.searched())
+        run.measure = measurer(card.recipe, parts, known_from(log), valid)
+    return run
+
+
+def finish(card: Card, run: Run, log: Interactions) -> Retriever:
+    """End a run and return the model of its best epoch."""
+    outcome = run.finish()
+    encoder, scorer = run.parts
+    _zero_untrained(scorer, run.trainer, log.item_counts)
+    parts = _materialised(parts_from(encoder, scorer, run.trainer.served()))
+    if wrong := not_finite(saved_tensors(encoder, scorer)):
+        raise SoftdexError(
+            f"fit: after training, {some(wrong)} hold values that are not finite. Choose less "
+            "extreme options (a lower lr, if there is one)."
+        )
+    return Retriever(replace(card, training=_record(outcome)), parts, known_from(log))
+
+
+def assemble(
+    recipe: str, options: Mapping[str, Any], log: Interactions, encoder: Any, scorer: Any
+) -> Retriever:
+    """Make a model of parts that need no training, with the keys and histories of a log."""
+    card = Card(recipe, options, log.sha256, log.card)
+    check_finite(card, encoder, scorer)
+    return Retriever(card, parts_from(encoder, scorer), known_from(log))
+
+
+def measurer(recipe: str, parts: Parts, known: Known, valid: Holdout) -> Measure:
+    """Return a function that measures NDCG@20 of the parts as they are when it is called.
+
+    It always asks about the same users of the holdout: all of them, or a sample of 2000.
+    """
+    asked = np.flatnonzero(valid.targets.lengths)
+    if len(asked) > MEASURED_USERS:
+        drawn = np.random.default_rng(0).choice(asked, MEASURED_USERS, replace=False)
+        asked = np.sort(drawn)
+    sample, by_features = valid.take(asked), parts.user_tower is not None
+    check("fit", known, sample, parts.encoder, recipe, by_features=by_features)
+    search = searcher(parts.encoder, parts.index, known.seen, by_features=by_features)
+    batch = batch_size(parts.encoder, MAX_MEMORY, CUTOFF)
+
+    def measure() -> float:
+        result = evaluate(search, sample, item_counts=known.item_counts, k=CUTOFF, batch=batch)
+        return result[METRIC]
+
+    return measure
+
+
+def check_finite(card: Card, encoder: nn.Module, scorer: nn.Module) -> None:
+    """Refuse parts whose numbers are not finite as the recipe made them."""
+    wrong = not_finite(dict(encoder.state_dict()) | dict(scorer.state_dict()))
+    if wrong:
+        raise SoftdexError(
+            f"fit: {card.recipe} with {dict(card.options)} gave {some(wrong)} that are not finite. "
+            "Choose less extreme options."
+        )
+
+
+def check_memory(options: Mapping[str, Any], needed: int, most: int | None) -> None:
+    """Refuse a training that needs more than `most` bytes."""
+    if most is None or needed <= most:
+        return
+    knobs = [name for name in ("dim", "batch_size", "negatives") if name in options] or ["dim"]
+    raise SoftdexError(
+        f"fit: the training needs about {needed / 1e9:.2f} GB, max_memory is {most / 1e9:.2f} GB. "
+        f"Lower {' or '.join(knobs)}."
+    )
+
+
+# inside ------------------------------------------------------------------------------------------
+
+
+def _zero_untrained(scorer: nn.Module, trainer: Trainer, item_counts: np.ndarray) -> None:
+    """Zero the vectors of items that in-batch training never updates: those without events."""
+    items: Any = getattr(scorer, "items", None)
+    if trainer.updates_all or items is None or tower_in(scorer, "items") is not None:
+        return
+    items.weight[torch.from_numpy(item_counts == 0)] = 0.0
+
+
+def _materialised(parts: Parts) -> Parts:
+    """Materialise feature towers as tables for serving; the towers stay for new items and users."""
+    encoder: Any = parts.encoder
+    scorer: Any = parts.index.scorer
+    if parts.tower is not None:
+        scorer.items = _table(parts.tower)
+        if getattr(encoder, "items", None) is parts.tower:
+            encoder.items = scorer.items
+    if parts.user_tower is not None:
+        encoder.vectors = _table(parts.user_tower)
+    return parts
+
+
+def _table(tower: Tower) -> Table:
+    """Return the vectors of all rows of a tower."""
+    tower.eval()
+    starts = range(0, len(tower), BLOCK)
+    with torch.no_grad():
+        blocks: list[Tensor] = [tower(slice(start, start + BLOCK)) for start in starts]
+        return Table(torch.cat(blocks)).eval()
+
+
+def _record(outcome: Outcome) -> dict[str, Any]:
+    """Return the record of a run for the card, without times: equal runs write equal files."""
+    history = [{n: v for n, v in r.items() if n != "seconds"} for r in outcome.history]
+    return {"best_epoch": outcome.best_epoch + 1, "history": history}
