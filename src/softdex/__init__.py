@@ -8,7 +8,7 @@ from softdex.data.holdout import Holdout, Split
 from softdex.data.interactions import Interactions
 from softdex.data.read import read
 from softdex.errors import ArtifactError, DataError, ShapeError, SoftdexError
-from softdex.evaluate.evaluate import Result
+from softdex.evaluate.result import Result
 from softdex.fit import fit
 from softdex.machine import set_threads
 from softdex.model.recommendations import Recommendations

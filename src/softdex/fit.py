@@ -19,7 +19,7 @@ from softdex.encode.table import Table
 from softdex.errors import DataError, SoftdexError, some
 from softdex.index.tree.tree import Tree
 from softdex.machine import parse_bytes, pick_device
-from softdex.messages import say
+from softdex.messages import METRIC, say
 from softdex.model.artifact import plain
 from softdex.model.kinds import letters_of, not_finite, saved_tensors
 from softdex.model.retriever import Retriever, from_training
@@ -29,7 +29,6 @@ from softdex.solve.checkpoint import Keeper
 from softdex.solve.closed.fold_in import FoldIn
 from softdex.solve.loop import Job, Outcome, Run
 
-METRIC = "ndcg@20"
 BLOCK = 2**18  # rows whose vectors a tower writes out at a time
 MEASURED_USERS = 2000  # a fixed sample of the holdout is measured after each epoch
 

@@ -22,7 +22,8 @@ from softdex.data.interactions import Interactions
 from softdex.data.keys import Keys
 from softdex.data.ragged import Ragged, empty
 from softdex.errors import SoftdexError, choose
-from softdex.evaluate.evaluate import Result, evaluate
+from softdex.evaluate.evaluate import evaluate
+from softdex.evaluate.result import Result
 from softdex.index.flat import top_k
 
 ATTEMPTS = 20

@@ -14,9 +14,9 @@ from softdex import recipes
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
-from softdex.fit import METRIC, begin, check_log, check_memory, finish, measurer
+from softdex.fit import begin, check_log, check_memory, finish, measurer
 from softdex.machine import parse_bytes
-from softdex.messages import say
+from softdex.messages import METRIC, say
 from softdex.model.retriever import Retriever, from_training
 from softdex.options import fits, kinds
 from softdex.solve.loop import Job, Run
@@ -193,7 +193,7 @@ def _halve(trials: list[_Trial], epochs: int, began: float) -> None:
                 best.pop().drop()
         spent = time.perf_counter() - began
         say(
-            f"tuning: {len(alive)} settings to epoch {budget}, best ndcg@20 {best[0].score:.4f}, "
+            f"tuning: {len(alive)} settings to epoch {budget}, best {METRIC} {best[0].score:.4f}, "
             f"{spent:.1f} s in all"
         )
         alive = best

@@ -12,7 +12,7 @@ import pytest
 import softdex as sdx
 from softdex import recipes
 from softdex.errors import SoftdexError
-from softdex.fit import METRIC
+from softdex.messages import METRIC
 from softdex.solve import loop
 from softdex.solve.closed import als
 from softdex.tune import Tuned, _spread, tune

@@ -46,7 +46,7 @@ from softdex.cli.options import (
 from softdex.data.holdout import Split
 from softdex.errors import SoftdexError, choose
 from softdex.evaluate import report
-from softdex.evaluate.evaluate import Result
+from softdex.evaluate.result import Result
 from softdex.explain.draw import draw
 from softdex.explain.look import TREES, look
 from softdex.explain.near import draw_near, near

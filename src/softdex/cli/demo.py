@@ -12,7 +12,7 @@ from softdex.cli import run
 from softdex.data import split
 from softdex.data.interactions import Interactions
 from softdex.evaluate import report
-from softdex.evaluate.evaluate import Result
+from softdex.evaluate.result import Result
 from softdex.fit import fit
 from softdex.messages import say
 from softdex.model.retriever import versions

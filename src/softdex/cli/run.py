@@ -20,7 +20,8 @@ from softdex.data.interactions import Interactions
 from softdex.data.keys import as_list
 from softdex.data.read import read
 from softdex.errors import DataError, SoftdexError, choose
-from softdex.evaluate.evaluate import CONVENTIONS, Result
+from softdex.evaluate.metrics import CONVENTIONS
+from softdex.evaluate.result import Result
 from softdex.files import write_atomically
 from softdex.fit import fit as train_model
 from softdex.fit import refitted

@@ -28,7 +28,8 @@ from softdex.encode.sequence import Dnn
 from softdex.encode.sequence import Sequence as HistorySequence
 from softdex.encode.table import Users
 from softdex.errors import DataError, SoftdexError, choose, some
-from softdex.evaluate.evaluate import Result, evaluate
+from softdex.evaluate.evaluate import evaluate
+from softdex.evaluate.result import Result
 from softdex.files import write_atomically
 from softdex.index.contract import MAX_MEMORY, Filter, Hits
 from softdex.index.flat import Flat
