@@ -3,6 +3,7 @@
 from softdex import openmp as openmp  # isort: split
 
 from softdex import recipes, synthetic
+from softdex.compare import Comparison, compare
 from softdex.data import split
 from softdex.data.holdout import Holdout, Split
 from softdex.data.interactions import Interactions
@@ -18,6 +19,7 @@ from softdex.tune import Tuned, tune
 __version__ = "0.1.0"
 __all__ = [
     "ArtifactError",
+    "Comparison",
     "DataError",
     "Holdout",
     "Interactions",
@@ -28,6 +30,7 @@ __all__ = [
     "SoftdexError",
     "Split",
     "Tuned",
+    "compare",
     "fit",
     "load",
     "read",

@@ -203,7 +203,7 @@ def test_evaluate_breaks_down_and_prints_strict_json(place: Path, softdex: Softd
     done = softdex("evaluate", place / "run", "--by", "popularity", "--k", "3", "--json").json()
     assert {row["items"] for row in done["by"]} >= {"head", "middle", "tail"}
     plain = softdex("evaluate", place / "run", "--by", "history", "--index", "both")
-    assert "By length of history" in plain.out
+    assert "By history length" in plain.out
     assert "overlap" in plain.out
 
 
@@ -313,7 +313,7 @@ def test_explain_draws_what_lies_around_an_item(tree: Path, softdex: Softdex) ->
             "explain: 1 unknown items in history ('i001'). Did you mean 'i01'?",
         ),
         ("TREE --history ,", "explain: the history is empty."),
-        ('TREE --history "i01', "--history: expected words with commas"),
+        ('TREE --history "i01', "--history: expected comma-separated words"),
         ("TREE -u u01 --columns categry", "explain: no item column 'categry'. Did you mean"),
         ("TREE -u u01 --k 0", "explain: expected k > 0, got 0."),
         ("TREE -u u01 --k ten", "Invalid value for '--k'"),
@@ -398,9 +398,9 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ('fit clicks.csv -r popular -o half_life="x"', ["half_life as a number or nothing", "'x'"]),
         ("fit clicks.csv -r popular -o half_life=0", ["expected half_life > 0, got 0"]),
         ("fit clicks.csv -r popular -o x=" + "[" * 9999, ["unknown option 'x'"]),
-        ("fit clicks.csv -r popular --k abc", ["--k: expected numbers with commas, got 'abc'"]),
-        ("fit clicks.csv -r popular --k 0", ["expected cut-offs of at least 1, got [0]"]),
-        ("fit clicks.csv -r popular --k 5,-5", ["expected cut-offs of at least 1, got [5, -5]"]),
+        ("fit clicks.csv -r popular --k abc", ["--k: expected comma-separated numbers, got 'abc'"]),
+        ("fit clicks.csv -r popular --k 0", ["expected cut-offs k of at least 1, got [0]"]),
+        ("fit clicks.csv -r popular --k 5,-5", ["expected cut-offs k of at least 1, got [5, -5]"]),
         ("fit clicks.csv -r popular --k 999999999", ["expected k of at most 1,000"]),
         ("fit clicks.csv -r popular --split leave_lst", ["unknown split", "'leave_last'?"]),
         ("fit clicks.csv -r popular --split rg -s sed=1", ["unknown option 'sed'", "'seed'?"]),
@@ -428,7 +428,7 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ("evaluate clicks.csv", ["clicks.csv is a file. Expected the run folder"]),
         ("evaluate RUN --by hist", ["unknown breakdown 'hist'. Did you mean 'history'?"]),
         ("evaluate RUN --index exakt", ["'exakt' is not one of"]),
-        ("evaluate RUN --k 0", ["expected cut-offs of at least 1"]),
+        ("evaluate RUN --k 0", ["expected cut-offs k of at least 1"]),
         ("evaluate RUN --data gone.csv", ["no file gone.csv"]),
         ("recommend gone -u u01", ["load: no file gone"]),
         ("recommend . -u u01", ["load: no file model.sdx"]),
@@ -445,7 +445,7 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ("recommend RUN -u u01 --max-memory 5", ["expected at least 1 MiB, got 5 bytes"]),
         ("recommend RUN -u u01 -u u02 --history i01", ["2 users but 1 histories"]),
         ("recommend RUN --history i01,i001", ["unknown items in history ('i001')"]),
-        ('recommend RUN --history "i01', ["--history: expected words with commas"]),
+        ('recommend RUN --history "i01', ["--history: expected comma-separated words"]),
         ("recommend RUN --all", ["--all needs --out FILE.parquet"]),
         ("recommend RUN --all --out x.parquet -u u01", ["expected --all, or users, not both"]),
         ("recommend RUN --all --out .", ["cannot write . (it is a folder or a device)"]),
@@ -509,7 +509,7 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(
         ("[options]\nhalf_life = [1]", ["expected half_life as a number or nothing, got [1]"]),
         ("[evaluate]\nk = 'abc'", ["expected k as a whole number or a list"]),
         ("[evaluate]\nk = [1.5]", ["expected k as a whole number or a list"]),
-        ("[evaluate]\nk = []", ["expected cut-offs of at least 1, got []"]),
+        ("[evaluate]\nk = []", ["expected cut-offs k of at least 1, got []"]),
         ("[evaluate]\nempty = 'zer'", ["unknown value of empty 'zer'. Did you mean 'zero'?"]),
         ("[evaluate]\nindex = 'sered'", ["unknown value of index 'sered'", "'served'?"]),
         ("[evaluate]\nmax_memory = []", ["expected max_memory as"]),
@@ -581,7 +581,7 @@ def test_compare_says_what_it_leaves_out_of_a_config(softdex: Softdex) -> None:
     softdex("fit", "clicks.csv", "-r", "popular", "--out", "r")
     done = softdex("compare", "--recipes", "popular,item_cf", "-c", "r/config.toml")
     assert done.code == 0
-    assert "it takes data, split and evaluate" in done.err
+    assert "gives data, split and evaluate" in done.err
 
 
 def test_numbers_and_truths_may_be_written_as_python_does(softdex: Softdex) -> None:
@@ -645,7 +645,7 @@ def test_memory_that_runs_out_is_one_line(softdex: Softdex, monkeypatch: Any) ->
     def too_much(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("softdex.cli.app.load", too_much)
+    monkeypatch.setattr("softdex.cli.recommend.load", too_much)
     mistake(softdex("recommend", "x", "-u", "a"), "error: MemoryError")
 
 
@@ -653,7 +653,7 @@ def test_an_interrupt_ends_quietly(softdex: Softdex, monkeypatch: Any) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("softdex.cli.app.load", interrupted)
+    monkeypatch.setattr("softdex.cli.recommend.load", interrupted)
     done = softdex("recommend", "x", "-u", "a")
     assert done.code == 130
     assert "Traceback" not in done.err

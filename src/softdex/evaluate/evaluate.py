@@ -18,6 +18,8 @@ from softdex.options import check, kinds
 
 WORDS = {**CONVENTIONS, "index": ("served", "exact", "both")}
 
+MOST_K = 1000  # cut-offs up to here are fine in smaller catalogues, too
+
 Search = Callable[[Holdout, int, bool], np.ndarray]
 """(rows of a holdout, k, exact) -> item rows (B, k), -1 past the end of a list."""
 
@@ -52,7 +54,7 @@ def evaluate(
     """
     given = {"empty": empty, "repeats": repeats, "ideal": ideal}
     chosen = [k] if isinstance(k, int) else list(k)
-    check_rules({"k": chosen, "index": index, **given})
+    check_rules({"k": chosen, "index": index, **given}, len(holdout.item_keys))
     cutoffs = tuple(sorted({int(c) for c in chosen}))
     rules = {
         name: given[name] or holdout.conventions.get(name, known[0])
@@ -77,8 +79,8 @@ def evaluate(
     )  # fmt: skip
 
 
-def check_rules(given: Mapping[str, Any]) -> None:
-    """Refuse arguments of `evaluate` and a `max_memory` that make no sense, before any work."""
+def check_rules(given: Mapping[str, Any], num_items: int | None = None) -> None:
+    """Refuse arguments of `evaluate`, and `max_memory`, that make no sense, before any work."""
     known = {name: kind for name, kind in kinds(evaluate).items() if name in ("k", *WORDS)}
     check("evaluate", known | {"max_memory": int | str}, given)
     for name, words in WORDS.items():
@@ -88,6 +90,9 @@ def check_rules(given: Mapping[str, Any]) -> None:
     cutoffs = list(cutoffs) if isinstance(cutoffs, Sequence) else [cutoffs]
     if not cutoffs or min(cutoffs) < 1:
         raise SoftdexError(f"evaluate: expected cut-offs k of at least 1, got {cutoffs}.")
+    most = None if num_items is None else max(MOST_K, num_items)
+    if most is not None and max(cutoffs) > most:
+        raise SoftdexError(f"evaluate: expected k of at most {most:,}, got {max(cutoffs):,}.")
     if "max_memory" in given:
         parse_bytes(given["max_memory"])
 

@@ -229,9 +229,6 @@ class Retriever:
         """Metrics on a holdout; see `softdex.evaluate.evaluate` for the arguments."""
         self.check(holdout)
         limit, cutoffs = parse_bytes(max_memory), [_whole("evaluate", c) for c in as_list(k)]
-        most = max(1000, len(self.items))
-        if max(cutoffs, default=1) > most:
-            raise SoftdexError(f"evaluate: expected k of at most {most:,}, got {max(cutoffs):,}.")
 
         def search(part: Holdout, most: int, exact: bool) -> np.ndarray:
             effort = np.inf if exact else None
