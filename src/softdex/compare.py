@@ -158,7 +158,7 @@ def compare(
         recipes: names, or options per name: {"rg2": {"dim": 64}, "item_cf": {}}. None compares
             all of `softdex.recipes.methods()` with their defaults.
         budget: seconds, or a time such as "10m" or "1h30m". Once it is spent no further recipe
-            starts; one that has started is finished.
+            starts; the first always does, and one that has started is finished.
         k, index, empty, repeats, ideal, max_memory: as in `Retriever.evaluate`.
         extra: called with each trained model and its result; returns further columns of the
             leaderboard.
@@ -173,7 +173,7 @@ def compare(
     check_rules(rules, split.train.num_items)
     found, began = Comparison(whole, split, options), time.perf_counter()
     for name in options:
-        if time.perf_counter() - began >= limit:
+        if found.results | found.failed and time.perf_counter() - began >= limit:
             found = replace(found, stopped="budget")
             break
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -343,6 +344,36 @@ def test_compare_ranks_recipes_and_writes_a_report(softdex: Softdex) -> None:
     assert list(listed) == ["popular"]
 
 
+def test_compare_starts_no_recipe_once_its_budget_is_spent(softdex: Softdex) -> None:
+    words = ("compare", "clicks.csv", "--recipes", "popular,item_cf,rg2", "--k", "5", "--budget")
+    done = softdex(*words, "0.000001s", "--report", "r.html")
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[1].startswith("popular ")
+    assert "item_cf: not trained (the budget was spent)" in lines
+    assert "rg2: not trained (the budget was spent)" in lines
+    assert "item_cf" in Path("r.html").read_text()
+    assert list(softdex(*words, "0.000001s", "--json").json()) == ["popular"]
+    assert list(softdex(*words, "1h", "--json").json()) == ["popular", "item_cf", "rg2"]
+
+
+def test_compare_shows_what_has_finished_when_a_recipe_fails(
+    softdex: Softdex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = sdx.fit
+
+    def failing(name: str, *given: Any, **options: Any) -> sdx.Retriever:
+        if name == "item_cf":
+            raise sdx.SoftdexError("item_cf: too large.")
+        return train(name, *given, **options)
+
+    monkeypatch.setattr(importlib.import_module("softdex.compare"), "fit", failing)
+    done = softdex("compare", "clicks.csv", "--recipes", "item_cf,popular", "--k", "5")
+    assert done.code == 2
+    assert done.out.splitlines()[1].startswith("popular ")
+    assert done.err == "error: compare: item_cf failed (item_cf: too large.).\n"
+
+
 def test_recipes_doctor_version_and_help(softdex: Softdex) -> None:
     assert softdex("recipes", "--json").json()["popular"] == {"half_life": None}
     assert "-o neighbours=200" in softdex("recipes", "item_cf").out
@@ -465,6 +496,9 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ("compare", ["expected a log"]),
         ("compare clicks.csv --recipes popluar", ["unknown recipe 'popluar'", "'popular'?"]),
         ("compare clicks.csv --recipes popular --report .", ["cannot write ."]),
+        ("compare clicks.csv --k 999999999", ["expected k of at most 1,000"]),
+        ("compare gone.csv --budget soon", ["expected budget as", "'10m'", "got 'soon'"]),
+        ("compare gone.csv --budget 0", ["expected budget as", "got '0'"]),
         ("recipes item_fc", ["unknown recipe 'item_fc'. Did you mean 'item_cf'?"]),
         ("demo --users 0", ["expected positive sizes"]),
         ("demo --users many", ["Invalid value for '--users'"]),

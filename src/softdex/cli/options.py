@@ -26,9 +26,7 @@ Model = Annotated[Path, typer.Argument(help="Run folder or saved model.")]
 Columns = Annotated[str, typer.Option(help="Item columns to show, comma-separated.")]
 ListLength = Annotated[int, typer.Option(help="Length of each list.")]
 Cutoffs = Annotated[str | None, typer.Option(help="Cut-offs of the metrics, e.g. 10,20,50.")]
-MaxMemory = Annotated[
-    str | None, typer.Option(help="Memory limit of a ranking block, and of training: 2GB.")
-]
+MaxMemory = Annotated[str | None, typer.Option(help="Memory limit of a ranking block: 2GB.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel="Output")]
 
 
@@ -61,7 +59,9 @@ class LogOptions:
         _split("--split-option", "-s", help="Split argument, name=value, e.g. -s seed=1."),
     ] = None
     k: Cutoffs = None
-    max_memory: MaxMemory = None
+    max_memory: Annotated[
+        str | None, typer.Option(help="Memory limit of a ranking block, in fit of training: 2GB.")
+    ] = None
 
 
 def unfold(command: Callable[..., None]) -> Callable[..., None]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from softdex.cli.arguments import conditions, words
-from softdex.cli.options import AsJson, Columns, ListLength, Model
+from softdex.cli.options import AsJson, Columns, ListLength, MaxMemory, Model
 from softdex.cli.output import print_table, print_written
 from softdex.errors import SoftdexError
 from softdex.files import save_table
@@ -40,9 +40,7 @@ def recommend(
         bool, typer.Option("--keep-seen", help="Include items the user has interacted with.")
     ] = False,
     unknown: Annotated[str, typer.Option(help="Unknown users: error, popular or skip.")] = "error",
-    max_memory: Annotated[
-        str | None, typer.Option(help="Memory limit of a ranking block: 2GB.")
-    ] = None,
+    max_memory: MaxMemory = None,
     as_json: AsJson = False,
 ) -> None:
     """Recommend items to users by key, by history, or to everyone."""
