@@ -288,7 +288,7 @@ def test_explain_draws_the_search_and_prints_the_list(tree: Path, softdex: Softd
     assert told["out"] == "a/b.html"
     wanted = model.recommend(history=[["i01", "i02"]])["item"].to_pylist()
     assert [row["item"] for row in told["items"]] == wanted
-    assert "the value of subcategory" in Path("a/b.html").read_text()
+    assert "its most distinctive value of subcategory" in Path("a/b.html").read_text()
     assert sorted(p.name for p in Path("a").iterdir()) == ["b.html"]
 
 
@@ -313,7 +313,7 @@ def test_explain_draws_what_lies_around_an_item(tree: Path, softdex: Softdex) ->
             "TREE --history i001",
             "explain: 1 unknown items in history ('i001'). Did you mean 'i01'?",
         ),
-        ("TREE --history ,", "explain: the history is empty."),
+        ("TREE --history ,", "explain: expected at least one item in history, got none."),
         ('TREE --history "i01', "--history: expected comma-separated words"),
         ("TREE -u u01 --columns categry", "explain: no item column 'categry'. Did you mean"),
         ("TREE -u u01 --k 0", "explain: expected k > 0, got 0."),
