@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -184,6 +185,7 @@ def compare(
             found = replace(found, stopped="interrupt")
             break
         except Exception as error:
+            traceback.clear_frames(error.__traceback__)  # free what the recipe held
             found.failed[name] = error
             say(f"{name}: {found.missing[name]}")
     for name in found.skipped:

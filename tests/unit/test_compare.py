@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -189,6 +190,25 @@ def test_an_error_of_ours_is_kept_with_its_type(
     break_fit(monkeypatch, "item_cf", ZeroDivisionError("by 0"))
     found = sdx.compare(parts, NAMES, k=5)
     assert found.missing == {"item_cf": "failed (ZeroDivisionError: by 0)"}
+
+
+def test_an_error_that_is_kept_holds_no_memory_of_its_recipe(
+    parts: sdx.Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[weakref.ref[np.ndarray]] = []
+    fit = module.fit
+
+    def broken(name: str, *given: Any, **options: Any) -> sdx.Retriever:
+        if name == "popular":
+            return fit(name, *given, **options)
+        table = np.zeros(10)
+        held.append(weakref.ref(table))
+        raise MemoryError
+
+    monkeypatch.setattr(module, "fit", broken)
+    found = sdx.compare(parts, ["rg2", "popular"], k=5)
+    assert isinstance(found.failed["rg2"], MemoryError)
+    assert held[0]() is None
 
 
 def test_if_every_recipe_fails_the_first_error_is_raised(parts: sdx.Split) -> None:
