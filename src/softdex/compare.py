@@ -250,9 +250,10 @@ def _add(found: Comparison, name: str, rules: Mapping[str, Any], extra: Columns 
     say(f"trained {name} in {seconds:.1f} s")
     result = model.evaluate(found.split.test, **rules)
     found.extra[name] = {} if extra is None else dict(extra(model, result))
+    found.seconds[name] = seconds
+    found.results[name] = result
     if "training" in model.info:
         found.training[name] = model.info["training"]["history"]
-    found.results[name], found.seconds[name] = result, seconds
 
 
 def _split(log: Any) -> Split:
