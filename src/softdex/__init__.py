@@ -3,12 +3,13 @@
 from softdex import openmp as openmp  # isort: split
 
 from softdex import recipes, synthetic
+from softdex.compare import Comparison, compare
 from softdex.data import split
 from softdex.data.holdout import Holdout, Split
 from softdex.data.interactions import Interactions
 from softdex.data.read import read
 from softdex.errors import ArtifactError, DataError, ShapeError, SoftdexError
-from softdex.evaluate.evaluate import Result
+from softdex.evaluate.result import Result
 from softdex.fit import fit
 from softdex.machine import set_threads
 from softdex.model.recommendations import Recommendations
@@ -19,6 +20,7 @@ from softdex.tune import Tuned, tune
 __version__ = "0.1.0"
 __all__ = [
     "ArtifactError",
+    "Comparison",
     "DataError",
     "Holdout",
     "Interactions",
@@ -29,6 +31,7 @@ __all__ = [
     "SoftdexError",
     "Split",
     "Tuned",
+    "compare",
     "fit",
     "load",
     "read",

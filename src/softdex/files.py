@@ -9,6 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from softdex.errors import ArtifactError
 
 
@@ -32,6 +35,16 @@ def write_atomically(path: Path, fill: Callable[[Any], object]) -> None:
         raise
     with contextlib.suppress(OSError):  # the file is in its place; not every system can do this
         _sync_folder(path.parent)
+
+
+def save_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    write_atomically(path, lambda file: file.write(text.encode(errors="surrogateescape")))
+
+
+def save_table(path: Path, table: pa.Table) -> None:
+    """Write a Parquet file whole or not at all."""
+    write_atomically(path, lambda file: pq.write_table(table, file))
 
 
 def _sync_folder(folder: Path) -> None:

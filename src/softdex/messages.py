@@ -1,4 +1,4 @@
-"""What is said on the way, on standard error: lines, progress bars, records of epochs."""
+"""Messages on standard error: lines, progress bars, epoch records."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn, track
 from rich.progress import Progress as Bar
 
+METRIC = "ndcg@20"
+"""Measured on validation after each epoch: early stopping, `sdx.tune` and the logs go by it."""
+
 T = TypeVar("T")
 
 
 def say(line: str, *, quiet: bool = False) -> None:
-    """Tell the user something on standard error, unless asked to be quiet."""
+    """Print a line on standard error, unless `quiet` or SOFTDEX_QUIET is set."""
     if not quiet and not os.environ.get("SOFTDEX_QUIET"):
         Console(file=sys.stderr, highlight=False, soft_wrap=True).print(escape(line))
 
 
 def progress(steps: Iterable[T], what: str, total: int) -> Iterator[T]:
-    """Go through steps with a bar on standard error, if a person is looking."""
+    """Iterate with a progress bar on standard error, if that is a terminal."""
     if not sys.stderr.isatty() or os.environ.get("SOFTDEX_QUIET"):
         yield from steps
         return
@@ -33,7 +36,7 @@ def progress(steps: Iterable[T], what: str, total: int) -> Iterator[T]:
 
 
 def say_if_compiling(function: Any, what: str) -> None:
-    """Compiling takes seconds, once: tell the user what they wait for."""
+    """Announce that a numba function is about to compile, unless it is cached on disk."""
     if function.signatures:
         return
     code, place = function.py_func.__code__, Path(function.stats.cache_path or "")
@@ -41,15 +44,15 @@ def say_if_compiling(function: Any, what: str) -> None:
     kept = place.glob(f"{source.stem}.{code.co_name}-{code.co_firstlineno}.*.nbi")
     written = source.stat().st_mtime
     if not any(path.stat().st_mtime >= written for path in kept):
-        say(f"compiling {what} for this machine, once (some seconds; it is kept on disk)")
+        say(f"compiling {what} for this machine, once (a few seconds; cached on disk)")
 
 
 def _sentence(record: dict[str, Any]) -> str:
-    """The record of an epoch in words."""
+    """Format an epoch record."""
     words = {
         "epoch": "epoch {}",
         "loss": "loss {:.4f}",
-        "metric": "ndcg@20 {:.4f}",
+        "metric": f"{METRIC} {{:.4f}}",
         "kl": "KL of the proposal {:.2f}",
         "ess": "effective draws {:.0%}",
         "hits": "hits {:.2%}",
@@ -62,7 +65,7 @@ def _sentence(record: dict[str, Any]) -> str:
 def ticker(
     total: int, what: str, done: int = 0, *, quiet: bool = False
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Report the records of a long run: a bar for a person, plain lines otherwise."""
+    """Report epoch records: a progress bar on a terminal, else one line each."""
     if quiet:
         yield lambda record: None
         return

@@ -1,9 +1,9 @@
-"""A world with a known answer: who wants what is planted, so the best possible list is known.
+"""Synthetic worlds: preferences are planted, so the best possible list is known exactly.
 
-Items are the leaves of a tree and have Zipf popularity. A user u walks down: at each node a child
-c is taken with probability proportional to mass(c) exp(strength * <z_u, v_c>), where mass(c) is
-the popularity under it. The product along the path, mixed with some popularity noise, is
-eta(y | u), exactly. With strength 0 it is the popularity itself.
+Items are the leaves of a tree and have Zipf popularity. A user u draws an item by walking down:
+from each node to a child c with probability proportional to mass(c) exp(strength * <z_u, v_c>),
+where mass(c) is the popularity below c. The product along the path, mixed with popularity noise,
+is eta(y | u). With strength 0 it is the popularity itself.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from softdex.data.interactions import Interactions
 from softdex.data.keys import Keys
 from softdex.data.ragged import Ragged, empty
 from softdex.errors import SoftdexError, choose
-from softdex.evaluate.evaluate import Result, evaluate
+from softdex.evaluate.evaluate import evaluate
+from softdex.evaluate.result import Result
 from softdex.index.flat import top_k
 
 ATTEMPTS = 20
 CELLS = 4_000_000  # (user, item) probabilities held at a time
-EPOCH = 1_704_067_200  # times start here (2024-01-01) and span a year
+EPOCH = 1_704_067_200  # times span a year from 2024-01-01
 
-# what a single target found at rank r is worth, among k
 WORTH: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "recall": lambda r, k: np.ones(len(r)),
     "hit": lambda r, k: np.ones(len(r)),
@@ -39,6 +39,7 @@ WORTH: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "mrr": lambda r, k: 1 / r,
     "map": lambda r, k: 1 / r,
 }
+"""Each metric at k of a single target found at rank r."""
 
 
 def world(
@@ -54,17 +55,17 @@ def world(
     noise: float = 0.05,
     stickiness: float = 0.0,
 ) -> World:
-    """Make a world.
+    """Plant a world.
 
     Args:
-        events: mean number of events of a user.
+        events: mean number of events per user.
         depth: levels of the item tree; its arity follows from the number of items.
-        dim: dimension of taste.
-        strength: how much taste matters; 0 leaves popularity alone.
+        dim: dimension of the taste vectors.
+        strength: weight of taste; 0 leaves popularity alone.
         skew: Zipf exponent of popularity; 0 makes all items equally popular.
-        noise: share of the events drawn by popularity alone.
-        stickiness: chance that an event stays in the top category of the one before. It leaves
-            eta(y | u) as it is and makes the order informative.
+        noise: fraction of events drawn by popularity alone.
+        stickiness: probability that an event stays in the top category of the previous one. It
+            leaves eta(y | u) unchanged and makes the order informative.
     """
     if min(users, items, depth, dim) < 1 or not 0 <= noise <= 1 or not 0 <= stickiness < 1:
         raise SoftdexError(
@@ -89,7 +90,7 @@ def world(
 @final
 @dataclass(frozen=True, eq=False)
 class World:
-    """Planted truth; see `world`. Users and items are numbered as their keys are ranked."""
+    """Planted preferences; see `world`. Rows of users and items follow the order of their keys."""
 
     seed: int
     events: float
@@ -124,9 +125,9 @@ class World:
         return _numbered("i", self.num_items)
 
     def interactions(self, *, seed: int | None = None, repeats: bool = False) -> Interactions:
-        """Draw a log. Another `seed` gives other events of the same world.
+        """Draw a log; another `seed` draws other events from the same world.
 
-        Without repeats each event is drawn from eta over the items the user has not had yet.
+        Without `repeats` each event is drawn from eta over the items new to the user.
         """
         draw = np.random.default_rng([self.seed, 1, 0 if seed is None else seed + 1])
         lengths = draw.gamma(2.0, self.events / 2, self.num_users).astype(np.int64)
@@ -148,7 +149,7 @@ class World:
         )
 
     def item_table(self) -> pa.Table:
-        """The planted category and subcategory of each item."""
+        """Return the planted category and subcategory per item."""
         slots = len(self.levels[-1])
         columns = {}
         for name, j in (("category", 0), ("subcategory", 1)):
@@ -159,7 +160,7 @@ class World:
         return pa.table(columns)
 
     def eta(self, users: np.ndarray) -> np.ndarray:
-        """eta(y | u) for these users, (B, I), float64; rows sum to 1. Costs B * I cells."""
+        """Return eta(y | u) for user rows (B,) as (B, I) float64; rows sum to 1."""
         path = np.ones((len(users), 1))
         for mass, vectors in zip(self.levels, self.vectors, strict=True):
             with np.errstate(divide="ignore"):
@@ -174,11 +175,12 @@ class World:
     def best(
         self, k: int, users: np.ndarray | None = None, exclude: Ragged | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The Bayes-optimal list: item rows (B, k) and their probabilities.
+        """Return the Bayes-optimal lists: item rows (B, k) and their probabilities (B, k).
 
         Args:
+            k: length of each list.
             users: user rows; all by default.
-            exclude: items that may not be listed, one row per user.
+            exclude: items to exclude, one row per user.
         """
         users = np.arange(self.num_users) if users is None else users
         lists = [
@@ -188,24 +190,24 @@ class World:
         return np.concatenate([i for i, _ in lists]), np.concatenate([p for _, p in lists])
 
     def ceiling(self, metric: str, k: int, holdout: Holdout | None = None) -> float:
-        """What no model can beat: the expected metric of the best list for one fresh event.
+        """Return the expected metric of the best lists on one new event; no model exceeds it.
 
-        With a holdout: for its users, over the items it does not mask.
+        With a `holdout`, the mean is over its users and the items it does not mask.
         """
         return self._expected(metric, k, holdout, None)
 
     def regret(
         self, model: Any, k: int, *, metric: str = "recall", holdout: Holdout | None = None
     ) -> float:
-        """How far a model's lists are below the ceiling, in the same expectation.
+        """Return how far a model's lists fall below `ceiling`, in the same expectation.
 
-        With a holdout the model sees its histories and masks; otherwise every user the model
-        knows is asked, with nothing masked.
+        With a `holdout` the model sees its histories and masks; otherwise the mean is over all
+        users, with nothing masked.
         """
         return self.ceiling(metric, k, holdout) - self._expected(metric, k, holdout, model)
 
     def evaluate(self, holdout: Holdout, k: Any = (10, 20, 50), **rules: Any) -> Result:
-        """The Bayes-optimal lists measured on a holdout like any model."""
+        """Evaluate the Bayes-optimal lists on a holdout, as `Retriever.evaluate` does a model."""
         counts = np.bincount(holdout.history.ids, minlength=self.num_items)
         self._check(holdout)
 
@@ -218,12 +220,14 @@ class World:
 
     def _check(self, holdout: Holdout) -> None:
         if (len(holdout.user_keys), len(holdout.item_keys)) != (self.num_users, self.num_items):
-            raise SoftdexError("world: the holdout is not of this world (its keys differ).")
+            raise SoftdexError(
+                "world: expected a holdout of this world, got other keys. Split its own log."
+            )
 
     def _lists(
         self, k: int, users: np.ndarray, exclude: Ragged | None
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Blocks of (positions, eta, best ids)."""
+        """Yield blocks of (positions in `users`, eta, best item rows)."""
         size = max(1, CELLS // len(self.levels[-1]))
         for start in range(0, len(users), size):
             at = np.arange(start, min(start + size, len(users)))
@@ -237,6 +241,7 @@ class World:
             yield at, eta, np.pad(ids, ((0, 0), (0, k - ids.shape[1])), constant_values=-1)
 
     def _expected(self, metric: str, k: int, holdout: Holdout | None, model: Any) -> float:
+        """Return the expected metric of a model's lists, of the best ones if it is None."""
         choose("world", "metric", metric, list(WORTH))
         if holdout is None:
             users, masked = np.arange(self.num_users), empty(self.num_users)
@@ -259,15 +264,18 @@ class World:
     def _answers(
         self, model: Any, k: int, users: np.ndarray, holdout: Holdout | None, at: np.ndarray
     ) -> np.ndarray:
+        """Return a model's lists for user rows; `at` are their positions in the holdout."""
         if (len(model.users), len(model.items)) != (self.num_users, self.num_items):
-            raise SoftdexError("world: the model was not trained on this world (its keys differ).")
+            raise SoftdexError(
+                "world: expected a model trained on this world, got other keys. Fit it on its log."
+            )
         if holdout is not None:
             part = holdout.take(at)
             return np.asarray(model.search(part.users, part.history, k, part.masked))
         return np.asarray(model.search(users, model.seen.take(users), k))
 
     def _draw(self, user: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """One item for each event, walking down the tree level by level."""
+        """Draw one item per event, walking down the tree level by level."""
         node = np.zeros(len(user), np.int64)
         for level, (mass, vectors) in enumerate(zip(self.levels, self.vectors, strict=True)):
             node = self._step(node, user, mass, vectors, draw)
@@ -282,9 +290,9 @@ class World:
     def _without_repeats(
         self, user: np.ndarray, item: np.ndarray, lengths: np.ndarray, draw: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draw on until every user has as many different items as was set beforehand.
+        """Redraw repeats until every user has the number of distinct items set beforehand.
 
-        Stopping by anything the draws decide would favour likely items at the end of a history.
+        A stopping rule that depends on the draws would favour likely items late in a history.
         """
         for attempt in range(ATTEMPTS):
             _, first = np.unique(user * np.int64(self.num_items) + item, return_index=True)
@@ -308,7 +316,7 @@ class World:
         vectors: np.ndarray,
         draw: np.random.Generator,
     ) -> np.ndarray:
-        """Go from each event's node to one of its children."""
+        """Draw a child of each event's node."""
         chosen = np.empty_like(node)
         size = max(1, CELLS // (4 * self.arity))
         for start in range(0, len(node), size):
@@ -323,13 +331,14 @@ class World:
         return chosen
 
     def _stay(self, node: np.ndarray, user: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Events that stay take the top category of the last event that did not."""
+        """Let sticky events repeat the top category of the last event that was not."""
         stays = draw.random(len(user)) < self.stickiness
         stays[np.concatenate([[True], np.diff(user) != 0])] = False
         return node[np.maximum.accumulate(np.where(stays, 0, np.arange(len(user))))]
 
 
 def _numbered(letter: str, n: int) -> Keys:
+    """Return n keys: a letter and a number of fixed width."""
     width = len(str(n - 1))
     digits = np.char.zfill(np.arange(n).astype(str), width)
     return Keys(pa.array(np.char.add(letter, digits), pa.string()), pa.string())

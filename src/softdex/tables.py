@@ -1,4 +1,4 @@
-"""What people read: mappings that print as tables, and lines said on the way."""
+"""Printed tables: dicts and lists that print as aligned text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 
 class Record(dict[str, Any]):
-    """Named facts that print as a two-column table."""
+    """A dict that prints as a two-column table."""
 
     def __init__(self, title: str, facts: dict[str, Any]) -> None:
         super().__init__(facts)
@@ -26,7 +26,7 @@ class Record(dict[str, Any]):
 
 
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True) -> Table:
-    """A rich table: first column left, the others right when they hold numbers."""
+    """Return a rich table; `numbers` right-aligns every column but the first."""
     table = Table(show_header=any(header), box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for i, name in enumerate(header):
         table.add_column(name, justify="right" if numbers and i else "left", overflow="fold")
@@ -38,7 +38,7 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool 
 def render(
     title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True
 ) -> str:
-    """The same table as plain text under its title."""
+    """Return the table as plain text under its title."""
     out = StringIO()
     console = Console(file=out, width=140, color_system=None, force_terminal=False)
     console.print(grid(header, rows, numbers=numbers))
@@ -47,7 +47,7 @@ def render(
 
 
 class Rows(list[dict[str, Any]]):
-    """Rows with the same names that print as a table."""
+    """A list of dicts with the same keys that prints as a table."""
 
     def __init__(self, title: str, rows: Iterable[dict[str, Any]]) -> None:
         super().__init__(rows)
@@ -61,7 +61,7 @@ class Rows(list[dict[str, Any]]):
 
 
 def cell(value: Any) -> str:
-    """A value as a table shows it."""
+    """Format a value for a table cell."""
     if isinstance(value, float):
         return f"{value:.4f}"
     return f"{value:,}" if type(value) is int else str(value)

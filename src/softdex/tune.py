@@ -16,10 +16,9 @@ from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
 from softdex.fit import check_log, make_job
 from softdex.machine import parse_bytes
-from softdex.messages import say
+from softdex.messages import METRIC, say
 from softdex.model.card import Card
 from softdex.model.learn import (
-    METRIC,
     assemble,
     begin,
     check_finite,
@@ -206,7 +205,7 @@ def _halve(trials: list[_Trial], epochs: int, began: float) -> None:
                 best.pop().drop()
         spent = time.perf_counter() - began
         say(
-            f"tuning: {len(alive)} settings to epoch {budget}, best ndcg@20 {best[0].score:.4f}, "
+            f"tuning: {len(alive)} settings to epoch {budget}, best {METRIC} {best[0].score:.4f}, "
             f"{spent:.1f} s in all"
         )
         alive = best

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -203,7 +204,7 @@ def test_evaluate_breaks_down_and_prints_strict_json(place: Path, softdex: Softd
     done = softdex("evaluate", place / "run", "--by", "popularity", "--k", "3", "--json").json()
     assert {row["items"] for row in done["by"]} >= {"head", "middle", "tail"}
     plain = softdex("evaluate", place / "run", "--by", "history", "--index", "both")
-    assert "By length of history" in plain.out
+    assert "By history length" in plain.out
     assert "overlap" in plain.out
 
 
@@ -287,7 +288,7 @@ def test_explain_draws_the_search_and_prints_the_list(tree: Path, softdex: Softd
     assert told["out"] == "a/b.html"
     wanted = model.recommend(history=[["i01", "i02"]])["item"].to_pylist()
     assert [row["item"] for row in told["items"]] == wanted
-    assert "the value of subcategory" in Path("a/b.html").read_text()
+    assert "its most distinctive value of subcategory" in Path("a/b.html").read_text()
     assert sorted(p.name for p in Path("a").iterdir()) == ["b.html"]
 
 
@@ -312,8 +313,8 @@ def test_explain_draws_what_lies_around_an_item(tree: Path, softdex: Softdex) ->
             "TREE --history i001",
             "explain: 1 unknown items in history ('i001'). Did you mean 'i01'?",
         ),
-        ("TREE --history ,", "explain: the history is empty."),
-        ('TREE --history "i01', "--history: expected words with commas"),
+        ("TREE --history ,", "explain: expected at least one item in history, got none."),
+        ('TREE --history "i01', "--history: expected comma-separated words"),
         ("TREE -u u01 --columns categry", "explain: no item column 'categry'. Did you mean"),
         ("TREE -u u01 --k 0", "explain: expected k > 0, got 0."),
         ("TREE -u u01 --k ten", "Invalid value for '--k'"),
@@ -341,6 +342,36 @@ def test_compare_ranks_recipes_and_writes_a_report(softdex: Softdex) -> None:
     assert Path("r.html").read_text().startswith("<!doctype html>")
     listed = softdex("compare", "clicks.csv", "--recipes", "popular", "--json").json()
     assert list(listed) == ["popular"]
+
+
+def test_compare_starts_no_recipe_once_its_budget_is_spent(softdex: Softdex) -> None:
+    words = ("compare", "clicks.csv", "--recipes", "popular,item_cf,rg2", "--k", "5", "--budget")
+    done = softdex(*words, "0.000001s", "--report", "r.html")
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[1].startswith("popular ")
+    assert "item_cf: not trained (the budget was spent)" in lines
+    assert "rg2: not trained (the budget was spent)" in lines
+    assert "item_cf" in Path("r.html").read_text()
+    assert list(softdex(*words, "0.000001s", "--json").json()) == ["popular"]
+    assert list(softdex(*words, "1h", "--json").json()) == ["popular", "item_cf", "rg2"]
+
+
+def test_compare_shows_what_has_finished_when_a_recipe_fails(
+    softdex: Softdex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = sdx.fit
+
+    def failing(name: str, *given: Any, **options: Any) -> sdx.Retriever:
+        if name == "item_cf":
+            raise sdx.SoftdexError("item_cf: too large.")
+        return train(name, *given, **options)
+
+    monkeypatch.setattr(importlib.import_module("softdex.compare"), "fit", failing)
+    done = softdex("compare", "clicks.csv", "--recipes", "item_cf,popular", "--k", "5")
+    assert done.code == 2
+    assert done.out.splitlines()[1].startswith("popular ")
+    assert done.err == "error: compare: item_cf failed (item_cf: too large.).\n"
 
 
 def test_recipes_doctor_version_and_help(softdex: Softdex) -> None:
@@ -398,9 +429,9 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ('fit clicks.csv -r popular -o half_life="x"', ["half_life as a number or nothing", "'x'"]),
         ("fit clicks.csv -r popular -o half_life=0", ["expected half_life > 0, got 0"]),
         ("fit clicks.csv -r popular -o x=" + "[" * 9999, ["unknown option 'x'"]),
-        ("fit clicks.csv -r popular --k abc", ["--k: expected numbers with commas, got 'abc'"]),
-        ("fit clicks.csv -r popular --k 0", ["expected cut-offs of at least 1, got [0]"]),
-        ("fit clicks.csv -r popular --k 5,-5", ["expected cut-offs of at least 1, got [5, -5]"]),
+        ("fit clicks.csv -r popular --k abc", ["--k: expected comma-separated numbers, got 'abc'"]),
+        ("fit clicks.csv -r popular --k 0", ["expected cut-offs k of at least 1, got [0]"]),
+        ("fit clicks.csv -r popular --k 5,-5", ["expected cut-offs k of at least 1, got [5, -5]"]),
         ("fit clicks.csv -r popular --k 999999999", ["expected k of at most 1,000"]),
         ("fit clicks.csv -r popular --split leave_lst", ["unknown split", "'leave_last'?"]),
         ("fit clicks.csv -r popular --split rg -s sed=1", ["unknown option 'sed'", "'seed'?"]),
@@ -428,7 +459,7 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ("evaluate clicks.csv", ["clicks.csv is a file. Expected the run folder"]),
         ("evaluate RUN --by hist", ["unknown breakdown 'hist'. Did you mean 'history'?"]),
         ("evaluate RUN --index exakt", ["'exakt' is not one of"]),
-        ("evaluate RUN --k 0", ["expected cut-offs of at least 1"]),
+        ("evaluate RUN --k 0", ["expected cut-offs k of at least 1"]),
         ("evaluate RUN --data gone.csv", ["no file gone.csv"]),
         ("recommend gone -u u01", ["load: no file gone"]),
         ("recommend . -u u01", ["load: no file model.sdx"]),
@@ -445,7 +476,7 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ("recommend RUN -u u01 --max-memory 5", ["expected at least 1 MiB, got 5 bytes"]),
         ("recommend RUN -u u01 -u u02 --history i01", ["2 users but 1 histories"]),
         ("recommend RUN --history i01,i001", ["unknown items in history ('i001')"]),
-        ('recommend RUN --history "i01', ["--history: expected words with commas"]),
+        ('recommend RUN --history "i01', ["--history: expected comma-separated words"]),
         ("recommend RUN --all", ["--all needs --out FILE.parquet"]),
         ("recommend RUN --all --out x.parquet -u u01", ["expected --all, or users, not both"]),
         ("recommend RUN --all --out .", ["cannot write . (it is a folder or a device)"]),
@@ -465,6 +496,9 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ("compare", ["expected a log"]),
         ("compare clicks.csv --recipes popluar", ["unknown recipe 'popluar'", "'popular'?"]),
         ("compare clicks.csv --recipes popular --report .", ["cannot write ."]),
+        ("compare clicks.csv --k 999999999", ["expected k of at most 1,000"]),
+        ("compare gone.csv --budget soon", ["expected budget as", "'10m'", "got 'soon'"]),
+        ("compare gone.csv --budget 0", ["expected budget as", "got '0'"]),
         ("recipes item_fc", ["unknown recipe 'item_fc'. Did you mean 'item_cf'?"]),
         ("demo --users 0", ["expected positive sizes"]),
         ("demo --users many", ["Invalid value for '--users'"]),
@@ -509,7 +543,7 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(
         ("[options]\nhalf_life = [1]", ["expected half_life as a number or nothing, got [1]"]),
         ("[evaluate]\nk = 'abc'", ["expected k as a whole number or a list"]),
         ("[evaluate]\nk = [1.5]", ["expected k as a whole number or a list"]),
-        ("[evaluate]\nk = []", ["expected cut-offs of at least 1, got []"]),
+        ("[evaluate]\nk = []", ["expected cut-offs k of at least 1, got []"]),
         ("[evaluate]\nempty = 'zer'", ["unknown value of empty 'zer'. Did you mean 'zero'?"]),
         ("[evaluate]\nindex = 'sered'", ["unknown value of index 'sered'", "'served'?"]),
         ("[evaluate]\nmax_memory = []", ["expected max_memory as"]),
@@ -581,7 +615,7 @@ def test_compare_says_what_it_leaves_out_of_a_config(softdex: Softdex) -> None:
     softdex("fit", "clicks.csv", "-r", "popular", "--out", "r")
     done = softdex("compare", "--recipes", "popular,item_cf", "-c", "r/config.toml")
     assert done.code == 0
-    assert "it takes data, split and evaluate" in done.err
+    assert "gives data, split and evaluate" in done.err
 
 
 def test_numbers_and_truths_may_be_written_as_python_does(softdex: Softdex) -> None:
@@ -645,7 +679,7 @@ def test_memory_that_runs_out_is_one_line(softdex: Softdex, monkeypatch: Any) ->
     def too_much(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("softdex.cli.app.load", too_much)
+    monkeypatch.setattr("softdex.cli.recommend.load", too_much)
     mistake(softdex("recommend", "x", "-u", "a"), "error: MemoryError")
 
 
@@ -653,7 +687,7 @@ def test_an_interrupt_ends_quietly(softdex: Softdex, monkeypatch: Any) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("softdex.cli.app.load", interrupted)
+    monkeypatch.setattr("softdex.cli.recommend.load", interrupted)
     done = softdex("recommend", "x", "-u", "a")
     assert done.code == 130
     assert "Traceback" not in done.err

@@ -99,6 +99,18 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(folder: Path) -> None:
     assert models[0] == models[1]
 
 
+def test_an_interrupted_comparison_shows_what_has_finished(folder: Path) -> None:
+    process = start(folder, "compare", "clicks.parquet", "--recipes", "popular,sasrec")
+    assert process.stderr is not None
+    assert any("training on" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out.splitlines()[1].startswith("popular ")
+    assert "sasrec: not trained (interrupted)" in out
+    assert "Traceback" not in err
+
+
 def test_a_run_folder_holds_config_log_metrics_and_model(folder: Path) -> None:
     names = {p.name for p in (folder / "whole").iterdir()}
     assert names == {"config.toml", "log.jsonl", "metrics.json", "model.sdx"}

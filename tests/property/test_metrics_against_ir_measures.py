@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ir_measures import AP, RR, P, R, Success, nDCG
 
-from softdex.evaluate.evaluate import user_metrics
+from softdex.evaluate.metrics import user_metrics
 
 ITEMS = 30
 CUTOFFS = (1, 3, 10)

@@ -174,9 +174,9 @@ def test_a_world_refuses_models_and_holdouts_of_other_worlds(
     model: sdx.Retriever, parts: sdx.Split
 ) -> None:
     other = world(users=10, items=10)
-    with pytest.raises(sdx.SoftdexError, match="not of this world"):
+    with pytest.raises(sdx.SoftdexError, match="expected a holdout of this world"):
         other.ceiling("recall", 5, parts.test)
-    with pytest.raises(sdx.SoftdexError, match="not trained on this world"):
+    with pytest.raises(sdx.SoftdexError, match="expected a model trained on this world"):
         other.regret(model, 5)
     with pytest.raises(sdx.SoftdexError, match="Did you mean 'recall'"):
         other.ceiling("recal", 5)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import softdex as sdx
-from softdex.evaluate.evaluate import evaluate, overlap, user_metrics
+from softdex.evaluate.evaluate import evaluate
+from softdex.evaluate.metrics import overlap, user_metrics
 
 
 def holdout(
@@ -132,8 +133,8 @@ def test_an_unknown_metric_name_names_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"k": 0}, "cut-offs of at least 1"),
-        ({"k": ()}, "cut-offs of at least 1"),
+        ({"k": 0}, "cut-offs k of at least 1"),
+        ({"k": ()}, "cut-offs k of at least 1"),
         ({"index": "servd"}, "Did you mean 'served'"),
         ({"empty": "none"}, "unknown value of empty"),
         ({"ideal": "trunc"}, "Did you mean 'truncated'"),
@@ -206,7 +207,7 @@ def test_results_of_different_splits_are_not_compared(
 ) -> None:
     first = model.evaluate(sdx.split.leave_last(log).test, k=10)
     other = model.evaluate(sdx.split.per_user(log).test, k=10)
-    with pytest.raises(sdx.SoftdexError, match="not of the same users and split"):
+    with pytest.raises(sdx.SoftdexError, match="expected results of the same users and split"):
         first.compare(other)
 
 

@@ -20,8 +20,10 @@ from softdex.encode.history import Recent
 from softdex.errors import SoftdexError
 from softdex.explain import draw as module
 from softdex.explain import look as explain_look
+from softdex.explain import page as explain_page
 from softdex.explain.draw import explain
-from softdex.explain.look import Look, Names, look
+from softdex.explain.look import Look, look
+from softdex.explain.names import Names
 from softdex.explain.near import draw_near, near
 from softdex.index.contract import Filter
 from softdex.index.tree import build as tree_build
@@ -219,7 +221,7 @@ def test_a_lost_item_is_followed_to_the_node_with_which_it_was_cut() -> None:
 def test_a_search_that_loses_nothing_says_so_and_too_many_items_are_not_all_scored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert "finds the same" in explain(made(60, beam=60), "a")
+    assert "finds the same list" in explain(made(60, beam=60), "a")
     monkeypatch.setattr(explain_look, "EXACT", 59)
     monkeypatch.setattr(module, "EXACT", 59)
     view = look(made(), "a")
@@ -344,12 +346,12 @@ def test_nodes_keep_their_order_and_distance_and_stay_inside(
     for row, xs in zip(view.rows, module._places(view.rows), strict=True):
         numbers = [node.number for node in row.nodes]
         assert numbers == sorted(set(numbers))
-        box = module.box_width(module._boxes(row))
-        space = np.array([box if node.kind == "path" else module.DOT for node in row.nodes])
-        space = space * min(1, module.AREA / space.sum())
+        box = explain_page.box_width(module._boxes(row))
+        space = np.array([box if node.kind == "path" else explain_page.DOT for node in row.nodes])
+        space = space * min(1, explain_page.AREA / space.sum())
         assert (np.diff(xs) >= (space[1:] + space[:-1]) / 2 - 1e-6).all()
-        assert (xs - space / 2 >= module.LEFT - 1e-6).all()
-        assert (xs + space / 2 <= module.WIDTH + 1e-6).all()
+        assert (xs - space / 2 >= explain_page.LEFT - 1e-6).all()
+        assert (xs + space / 2 <= explain_page.WIDTH + 1e-6).all()
         assert (
             len(row.nodes)
             <= explain_look.PATHS + 2 * explain_look.LOST + explain_look.KEPT + explain_look.CUT
@@ -366,7 +368,7 @@ def test_places_that_fit_are_left_alone_and_others_move_no_further_than_they_mus
     same = np.full(3, 400.0)
     np.testing.assert_allclose(module._apart(same, space), [390, 400, 410])
     outside = module._apart(np.full(3, 1e9), space)
-    np.testing.assert_allclose(outside[-1] + 5, module.LEFT + module.AREA)
+    np.testing.assert_allclose(outside[-1] + 5, explain_page.LEFT + explain_page.AREA)
 
 
 def test_a_row_says_how_many_nodes_are_not_drawn() -> None:
@@ -382,7 +384,7 @@ def test_a_row_says_how_many_nodes_are_not_drawn() -> None:
 @pytest.mark.parametrize("text", [*HOSTILE, "one", "several short words in a row", "e\u0301" * 50])
 def test_lines_hold_the_text_and_say_where_it_was_cut(text: str) -> None:
     for most, room in ((1, 60.0), (3, 60.0), (2, 1.0), (1, 2000.0)):
-        lines = module.lines(text, most, room)
+        lines = explain_page.lines(text, most, room)
         assert 1 <= len(lines) <= most
         whole = "".join(lines).replace(" ", "")
         plain = text.replace(" ", "")
@@ -394,7 +396,7 @@ def test_the_page_is_whole_and_has_all_its_parts() -> None:
     page = Page(explain(model, "a", k=5))
     words = " ".join(page.words)
     parts = ["A beam search for user a", "History", "The way down the tree", "The list", "#1"]
-    for part in [*parts, "What the beam lost", "the best 6 of a level", "dtr", "Level 1", "Items"]:
+    for part in [*parts, "What the beam lost", "the best 6 per level", "dtr", "Level 1", "Items"]:
         assert part in words
     assert any("rank 1 of" in title and "items below" in title for title in page.titles)
     assert not {"script", "img", "link", "iframe"} & set(page.tags)
@@ -467,12 +469,12 @@ def test_a_removed_item_and_a_tree_of_one_level_have_nothing_around_an_item() ->
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({}, "expected a user or a history, and not both"),
-        ({"user": "a", "history": ["i00"]}, "expected a user or a history, and not both"),
+        ({}, "expected either user or history"),
+        ({"user": "a", "history": ["i00"]}, "expected either user or history"),
         ({"user": "aa"}, r"1 unknown users \('aa'\). Did you mean 'a'"),
         ({"user": ["a", "b"]}, "expected one user, got 2"),
         ({"user": "b"}, "user 'b' has no event in training"),
-        ({"history": []}, "the history is empty"),
+        ({"history": []}, "expected at least one item in history"),
         ({"history": ["i1"]}, "1 unknown items in history"),
         ({"user": "a", "k": 0}, "expected k > 0, got 0"),
         ({"user": "a", "k": 1.5}, "expected k as a whole number, got 1.5"),
@@ -487,7 +489,7 @@ def test_a_mistake_is_one_clear_line(arguments: dict[str, Any], words: str) -> N
 def test_a_user_who_had_everything_and_a_model_without_a_tree_are_refused(
     model: sdx.Retriever,
 ) -> None:
-    with pytest.raises(SoftdexError, match="explain: every item was had already"):
+    with pytest.raises(SoftdexError, match="explain: the history holds every item"):
         explain(made(6, had=6), "a")
     with pytest.raises(SoftdexError, match="item_cf has no tree to draw"):
         explain(model, "u001")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from softdex import recipes
-from softdex.cli import run
+from softdex.cli.plan import read_config, to_toml
 from softdex.data import split as splits
 from softdex.errors import SoftdexError
 from softdex.options import check, fits, kinds, words
@@ -103,5 +103,5 @@ def test_a_plan_as_toml_reads_as_the_same_plan(tmp_path: Any) -> None:
         "options": {"half_life": 1.5},
         "evaluate": {"k": [10, 20], "empty": "zero"},
     }
-    (tmp_path / "c.toml").write_text(run.to_toml(plan), encoding="utf-8")
-    assert run.read_config(tmp_path / "c.toml") == plan
+    (tmp_path / "c.toml").write_text(to_toml(plan), encoding="utf-8")
+    assert read_config(tmp_path / "c.toml") == plan

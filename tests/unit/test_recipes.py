@@ -165,7 +165,7 @@ def test_fit_stores_what_it_was_made_of(parts: sdx.Split) -> None:
 def test_every_recipe_has_a_sentence_and_documents_its_options() -> None:
     for name in recipes.names():
         assert recipes.about(name).endswith("."), name
-        assert list(recipes.docs(name)) == list(recipes.options(name)), name
+        assert list(recipes.docs(name)) == recipes.choices(name), name
         assert all(text.endswith(".") for text in recipes.docs(name).values()), name
 
 

@@ -1,4 +1,4 @@
-"""Doctor: what this installation has, and what would make it slow without a word."""
+"""softdex doctor: what this installation has, and what makes it slow."""
 
 from __future__ import annotations
 
@@ -10,15 +10,30 @@ import tempfile
 import time
 
 import torch
+import typer
 
+from softdex.cli.options import AsJson
+from softdex.cli.output import print_json
 from softdex.model.card import versions
 from softdex.tables import Record
 
 CORE = ("torch", "numpy", "scipy", "pyarrow", "numba", "safetensors", "typer", "rich")
 
 
+def doctor(as_json: AsJson = False) -> None:
+    """Check the installation: versions, hardware, and what makes it slow."""
+    record, troubles = examine()
+    if as_json:
+        print_json({**record, "troubles": troubles})
+    else:
+        typer.echo(str(record))
+        typer.echo(
+            "\n" + ("\n".join(f"! {t}" for t in troubles) if troubles else "Everything is fine.")
+        )
+
+
 def examine() -> tuple[Record, list[str]]:
-    """Facts about this machine and installation, and troubles with their cure."""
+    """Return facts about machine and installation, and troubles with their fix."""
     troubles: list[str] = []
     facts: dict[str, str] = {"softdex": versions()["softdex"], "python": platform.python_version()}
     for name in CORE:
@@ -47,6 +62,7 @@ def examine() -> tuple[Record, list[str]]:
 
 
 def _gflops(size: int = 1024) -> float:
+    """Measure the speed of a matrix product, in GFLOP per second."""
     a = torch.randn(size, size)
     a @ a
     began = time.perf_counter()

@@ -1,74 +1,91 @@
-"""Arguments that several commands share."""
+"""Options that commands share, declared once, and the decorator that unfolds them."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from softdex.data.split import SPLITS
 
-DATA, SPLIT, OUTPUT = "Data", "Split", "Output"
-Source = Annotated[
-    str | None, typer.Argument(help="Log: CSV, TSV, .inter, Parquet, folder or glob.")
-]
-Config = Annotated[
-    Path | None, typer.Option("--config", "-c", help="TOML file with the same arguments.")
-]
-UserColumn = Annotated[
-    str | None, typer.Option("--user", help="User column.", rich_help_panel=DATA)
-]
-ItemColumn = Annotated[
-    str | None, typer.Option("--item", help="Item column.", rich_help_panel=DATA)
-]
-TimeColumn = Annotated[
-    str | None, typer.Option("--time", help="Time column.", rich_help_panel=DATA)
-]
-Rating = Annotated[
-    str | None, typer.Option("--rating", help="Rating column.", rich_help_panel=DATA)
-]
-Weight = Annotated[
-    str | None, typer.Option("--weight", help="Weight column.", rich_help_panel=DATA)
-]
-Items = Annotated[
-    str | None, typer.Option("--items", help="Item table to attach.", rich_help_panel=DATA)
-]
-Users = Annotated[
-    str | None, typer.Option("--users", help="User table to attach.", rich_help_panel=DATA)
-]
-Duplicates = Annotated[
-    str | None, typer.Option(help="Repeated pairs: keep, last or sum.", rich_help_panel=DATA)
-]
-BadRows = Annotated[str | None, typer.Option(help="Bad rows: error or drop.", rich_help_panel=DATA)]
-Separator = Annotated[str | None, typer.Option(help="Of a text file.", rich_help_panel=DATA)]
-Encoding = Annotated[str | None, typer.Option(help="Of a text file.", rich_help_panel=DATA)]
-MinRating = Annotated[
-    float | None, typer.Option(help="Keep rows rated at least this.", rich_help_panel=DATA)
-]
-KCore = Annotated[
-    int | None, typer.Option(help="Drop users and items with fewer rows.", rich_help_panel=DATA)
-]
-SplitName = Annotated[
-    str | None,
-    typer.Option("--split", help=f"One of {', '.join(SPLITS)}.", rich_help_panel=SPLIT),
-]
-SplitOption = Annotated[
-    list[str] | None,
-    typer.Option("--split-option", "-s", help="name=value, e.g. -s seed=1.", rich_help_panel=SPLIT),
-]
-Cutoffs = Annotated[str | None, typer.Option("--k", help="Cut-offs, e.g. 10,20,50.")]
-MaxMemory = Annotated[
-    str | None,
-    typer.Option(help="Of ranking at a time, of training in all: 2GB."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT)]
+
+def _data(help: str) -> Any:
+    return typer.Option(help=help, rich_help_panel="Data")
 
 
-class IndexMode(StrEnum):
-    """Which list is measured."""
+def _split(name: str, *short: str, help: str) -> Any:
+    return typer.Option(name, *short, help=help, rich_help_panel="Split")
 
-    served = "served"
-    exact = "exact"
-    both = "both"
+
+Model = Annotated[Path, typer.Argument(help="Run folder or saved model.")]
+Columns = Annotated[str, typer.Option(help="Item columns to show, comma-separated.")]
+ListLength = Annotated[int, typer.Option(help="Length of each list.")]
+Cutoffs = Annotated[str | None, typer.Option(help="Cut-offs of the metrics, e.g. 10,20,50.")]
+MaxMemory = Annotated[str | None, typer.Option(help="Memory limit of a ranking block: 2GB.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel="Output")]
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """A log, its split and its evaluation: a field named as in the config sets the same there."""
+
+    source: Annotated[
+        str | None, typer.Argument(help="Log: CSV, TSV, .inter, Parquet, a folder or a glob.")
+    ] = None
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="TOML file with the same arguments.")
+    ] = None
+    user: Annotated[str | None, _data("User column.")] = None
+    item: Annotated[str | None, _data("Item column.")] = None
+    time: Annotated[str | None, _data("Time column.")] = None
+    rating: Annotated[str | None, _data("Rating column.")] = None
+    weight: Annotated[str | None, _data("Weight column.")] = None
+    items: Annotated[str | None, _data("Item table to join.")] = None
+    users: Annotated[str | None, _data("User table to join.")] = None
+    duplicates: Annotated[str | None, _data("Repeated pairs: keep, last or sum.")] = None
+    bad_rows: Annotated[str | None, _data("Unreadable rows: error or drop.")] = None
+    separator: Annotated[str | None, _data("Column separator of a text file.")] = None
+    encoding: Annotated[str | None, _data("Encoding of a text file.")] = None
+    min_rating: Annotated[float | None, _data("Keep rows with at least this rating.")] = None
+    k_core: Annotated[int | None, _data("Drop users and items with fewer rows.")] = None
+    split_name: Annotated[str | None, _split("--split", help=f"One of {', '.join(SPLITS)}.")] = None
+    split_option: Annotated[
+        list[str] | None,
+        _split("--split-option", "-s", help="Split argument, name=value, e.g. -s seed=1."),
+    ] = None
+    k: Cutoffs = None
+    max_memory: Annotated[
+        str | None, typer.Option(help="Memory limit of a ranking block, in fit of training: 2GB.")
+    ] = None
+
+
+def unfold(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the fields of each dataclass among its parameters as parameters instead."""
+    signature = inspect.signature(command, eval_str=True)
+    groups: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        if not is_dataclass(parameter.annotation):
+            parameters.append(parameter)
+            continue
+        group = groups[parameter.name] = parameter.annotation
+        hints = get_type_hints(group, include_extras=True)
+        parameters += [
+            parameter.replace(name=f.name, default=f.default, annotation=hints[f.name])
+            for f in fields(group)
+        ]
+
+    @functools.wraps(command)
+    def unfolded(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{f.name: given.pop(f.name) for f in fields(group)})
+        command(**given)
+
+    unfolded.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    unfolded.__annotations__ = {p.name: p.annotation for p in parameters}
+    return unfolded

@@ -214,6 +214,15 @@ def by_name(name: str, log: Interactions, **arguments: Any) -> Split:
     return SPLITS[name](log, **arguments)
 
 
+def default_name(log: Interactions) -> tuple[str, str]:
+    """Return the name of the split that suits a log, and the reason in words."""
+    if "test" in log.extra:
+        return "given", "the log has a column 'test'"
+    if log.time is not None:
+        return "leave_last", "the log has times"
+    return "per_user", "the log has no time"
+
+
 # how a split is put together ---------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else: table, curves, breakdowns, cards."""
+"""Report: a comparison as one self-contained HTML page of tables, curves and protocol cards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from softdex.evaluate.evaluate import Result
+from softdex.evaluate.result import Result, above_others
+from softdex.messages import METRIC
 from softdex.tables import cell
 
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")
@@ -44,14 +45,15 @@ def build(
     training: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     facts: Sequence[tuple[str, Mapping[str, Any]]] = (),
 ) -> str:
-    """The whole page.
+    """Return the page as HTML.
 
     Args:
-        results: by model; all on one split.
-        ceiling: the best possible lists on that split, where it is known.
-        extra: further columns of the main table, by model.
-        training: the records of each model's epochs, where it was learned.
-        facts: named boxes of facts (data, card, versions).
+        title, lead: the heading and the sentence below it.
+        results: one per model, all on one split.
+        ceiling: the result of the best possible lists, where they are known.
+        extra: further columns of the main table, per model.
+        training: epoch records per model.
+        facts: titled tables of facts (data, protocol card, versions).
     """
     lines = dict(results) | ({CEILING: ceiling} if ceiling is not None else {})
     palette = dict(zip(results, itertools.cycle(COLOURS), strict=False)) | {CEILING: GREY}
@@ -62,7 +64,7 @@ def build(
     charts = [_chart(metric, lines, cutoffs, palette) for metric in ("recall", "ndcg")]
     parts.append(f"<h2>Curves</h2><div class='charts'>{''.join(charts)}</div>")
     if len(results) > 1:
-        parts.append("<h2>Is the difference real?</h2>" + _comparison(results, middle))
+        parts.append("<h2>Is the difference real?</h2>" + _comparison(results))
     if training:
         parts.append("<h2>Training</h2>" + _training(training, palette))
     parts.append("<h2>Where it works</h2>")
@@ -95,15 +97,9 @@ def _main_table(lines: Mapping[str, Result], k: int, extra: Mapping[str, Mapping
     return _table("Mean over users ± standard error", rows)
 
 
-def _comparison(results: Mapping[str, Result], k: int) -> str:
-    metric = f"ndcg@{k}"
-    best = max(results, key=lambda name: results[name][metric])
-    rows: list[dict[str, Any]] = []
-    for name, result in results.items():
-        if name != best:
-            gaps = {row["metric"]: row for row in results[best].compare(result)}
-            rows.append({"against": name} | gaps[metric])
-    return _table(f"{best} above the others, paired bootstrap over users", rows)
+def _comparison(results: Mapping[str, Result]) -> str:
+    rows = above_others(results)
+    return _table(rows.title, [{**row, "real": "yes" if row["real"] else "no"} for row in rows])
 
 
 def _table(caption: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -132,9 +128,9 @@ def _plain(value: Any) -> str:
 def _training(
     training: Mapping[str, Sequence[Mapping[str, Any]]], palette: Mapping[str, str]
 ) -> str:
-    """Loss and metric of every epoch, and how good the proposal was at the end."""
+    """Plot loss and metric per epoch; tabulate the proposal's quality after the last one."""
     charts = []
-    for name, caption in (("loss", "loss of each epoch"), ("metric", "ndcg@20 on validation")):
+    for name, caption in (("loss", "loss per epoch"), ("metric", f"{METRIC} on validation")):
         lines = {
             m: [float(r[name]) for r in records]
             for m, records in training.items()
@@ -154,7 +150,7 @@ def _training(
         for model, records in training.items()
         if records
     ]
-    caption = "The proposal in the last epoch, on a few users"
+    caption = "Proposal after the last epoch, on a sample of users"
     return f"<div class='charts'>{''.join(charts)}</div>{_table(caption, rows)}"
 
 
@@ -164,7 +160,7 @@ def _chart(
     cutoffs: Sequence[int],
     palette: Mapping[str, str],
 ) -> str:
-    """Metric against k, one line a model; bars show two standard errors."""
+    """Plot a metric against k, one line per model, with bars of two standard errors."""
     values = {name: [r[f"{metric}@{k}"] for k in cutoffs] for name, r in lines.items()}
     errors = {
         name: [2 * r.standard_error(f"{metric}@{k}") for k in cutoffs] for name, r in lines.items()
@@ -181,7 +177,7 @@ def _curves(
     palette: Mapping[str, str],
     errors: Mapping[str, Sequence[float]] | None = None,
 ) -> str:
-    """One line a name, as SVG."""
+    """Return an SVG figure with one line per name."""
     width, height, left, right, top, bottom = 460, 280, 46, 110, 12, 34
     highest = max(max(v) for v in values.values()) * 1.08 or 1.0
     step = (width - left - right) / max(1, len(ticks) - 1)
@@ -225,7 +221,7 @@ def _text(x: float, y: float, words: str, style: str) -> str:
 
 
 def _spread(places: Mapping[str, float], gap: float) -> dict[str, float]:
-    """Move labels apart until none overlap."""
+    """Move labels down until no two overlap."""
     placed: dict[str, float] = {}
     last = float("-inf")
     for name in sorted(places, key=lambda n: places[n]):

@@ -1,74 +1,24 @@
-"""Explain: the beam search of a tree for one user, as one HTML page that a person can read.
+"""Draw: the beam search of a tree for one user, as one HTML page.
 
-A level is drawn in the order of the tree, so edges never cross.
+The nodes of a level are drawn in tree order, so edges never cross.
 """
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 import numpy as np
 
-from softdex.evaluate.report import STYLE
-from softdex.explain.look import (
-    AREA,
-    DOT,
-    EXACT,
-    LEFT,
-    MANY,
-    PATHS,
-    SLIM,
-    WIDTH,
-    Item,
-    Look,
-    Node,
-    Row,
-    box_width,
-    counted,
-    look,
-    numbered,
-)
+from softdex.explain.look import EXACT, PATHS, Item, Look, Node, Row, look
+from softdex.explain.names import counted, numbered
+from softdex.explain.page import AREA, DOT, LEFT, MANY, SLIM, WIDTH, box_width, fitting, lines, page
 from softdex.model.retriever import Retriever
 
-FLAT, TALL, GAP = 64, 156, 54  # heights of boxes whose text lies or stands, and of the edges
-SIZE = 11  # of text
+FLAT, TALL, GAP = 64, 156, 54  # heights of boxes with horizontal or upright text, and of edges
 LIGHT = "f1f6fb dce9f6 c2d9ef 9dc3e6 6fa8dc 4a8fd0 2f75bd 1f5fa6 154a87"
 DARK = "1b2536 1d3150 1f3f6b 235087 2a66a8 3b82c4 5b9fdb 86bdec c3e1fb"
-PAGE = """
-:root { --way: #d97706; --lost: #dc2626; }
-@media (prefers-color-scheme: dark) { :root { --way: #f59e0b; --lost: #f87171; } }
-body { max-width: 1200px; } h1 { margin-bottom: .3rem; } h2 { margin-bottom: .4rem; }
-dl { display: flex; flex-wrap: wrap; gap: .3rem 1.5rem; margin: .5rem 0 1rem; font-size: .92rem; }
-dt { color: var(--soft); font-size: .8rem; } dd { margin: 0; }
-ol { list-style: none; display: flex; flex-wrap: wrap; gap: .4rem; padding: 0; margin: .3rem 0; }
-li { border: 1px solid var(--line); border-radius: 4px; padding: .1rem .5rem; max-width: 13rem; }
-li.more { border: 0; color: var(--soft); padding-left: 0; }
-li, td span { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; font-size: .85rem; }
-td span { display: inline-block; max-width: 24rem; vertical-align: bottom; font-size: inherit; }
-td i { color: var(--soft); font-style: normal; } td b { color: var(--lost); }
-table { font-size: .9rem; } table .words { text-align: left; }
-.legend { display: flex; flex-wrap: wrap; gap: .3rem 1.5rem; color: var(--soft);
-          font-size: .85rem; margin: .6rem 0 1rem; }
-.legend svg { width: auto; height: 16px; vertical-align: -3px; margin-right: .4rem; }
-svg.tree { min-width: 1000px; display: block; }
-svg text { font: 11px system-ui, sans-serif; } svg .soft { fill: var(--soft); font-size: 10px; }
-svg .bold { font-weight: 600; } svg .level { font-size: 13px; }
-path { fill: none; stroke: var(--line); } path.path { stroke: var(--way); }
-path.trail, path.lost { stroke: var(--lost); stroke-dasharray: 4 3; }
-path.cut { stroke-dasharray: 2 3; }
-rect.box { fill: var(--fill); stroke: var(--way); stroke-width: 1.6; }
-rect.step, circle { fill: var(--fill); } svg text.on { fill: var(--on); }
-circle.kept { stroke: var(--soft); stroke-width: .6; opacity: .8; }
-circle.cut { fill: var(--paper); stroke: var(--soft); stroke-width: .8; opacity: .55; }
-circle.trail { stroke: var(--lost); stroke-width: 1.6; }
-circle.lost { fill: var(--paper); stroke: var(--lost); stroke-width: 2; }
-g:hover > rect.box, g:hover > circle { stroke: var(--ink); stroke-width: 2.2; opacity: 1; }
-rect.all { fill: var(--line); opacity: .6; } rect.head { fill: var(--soft); opacity: .45; }
-line.path, line.lost { stroke: var(--way); stroke-width: 2; } line.lost { stroke: var(--lost); }
-"""
 
 
 def explain(
@@ -79,23 +29,23 @@ def explain(
     k: int = 10,
     columns: str | Sequence[str] | None = None,
 ) -> str:
-    """The beam search of a tree model for one user, drawn: an HTML page that needs nothing else.
+    """Return the beam search of a tree model for one user as a self-contained HTML page.
 
-    It is the search that `recommend` makes: what the user has had does not come back.
+    The search is that of `recommend`: items in the history are excluded.
 
     Args:
-        model: of the recipes dtr, tdm, jtm, otm or plt.
+        model: a model of the recipes dtr, tdm, jtm, otm or plt.
         user: a user key.
-        history: item keys, the oldest first, in the place of a user.
+        history: item keys, oldest first, instead of a user.
         k: length of the list.
-        columns: item columns. One whose values differ names items, one whose values repeat names
-            nodes, others are shown in the list. What is not given is looked for.
+        columns: item columns. One with distinct values names items, one with repeated values
+            names nodes, others are shown in the list. Names not given are looked for.
     """
     return draw(look(model, user, history=history, k=k, columns=columns))
 
 
 def draw(look: Look) -> str:
-    """The page."""
+    """Return the page of a search as HTML."""
     title = f"A beam search for {look.who}"
     facts = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
@@ -105,25 +55,15 @@ def draw(look: Look) -> str:
     past = "".join(f"<li title='{escape(t)}' dir='auto'>{escape(t)}</li>" for t in look.history)
     return page(
         title,
-        f"<dl>{facts}</dl><h2>History, the latest last</h2><ol>{older}{past}</ol>"
+        f"<dl>{facts}</dl><h2>History, latest last</h2><ol>{older}{past}</ol>"
         f"<h2>The way down the tree</h2>{_legend(look)}"
         f"<div class='scroll'>{_picture(look.rows)}</div>{_lists(look)}",
         _shades(),
     )
 
 
-def page(title: str, body: str, style: str) -> str:
-    """A whole page, in the style of all."""
-    return (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>{escape(title)}</title><style>{STYLE}{PAGE}{style}</style></head>"
-        f"<body><h1>{escape(title)}</h1>{body}</body></html>\n"
-    )
-
-
 def _shades() -> str:
-    """A colour for each step of score, and one for the text on it."""
+    """Return CSS colours per step of score, and of the text on them."""
 
     def rules(colours: str, low: str, high: str, turn: int) -> str:
         return "".join(
@@ -138,16 +78,16 @@ def _shades() -> str:
 def _legend(look: Look) -> str:
     name = "its most popular item"
     if look.named:
-        name = f"the value of {look.named} that sets its items apart"
+        name = f"its most distinctive value of {look.named}"
     words = (
         "Each row is a level of the tree, from groups of items at the top to single items at the "
-        "bottom: the search scores the children of the nodes it kept above, keeps "
-        f"{look.facts['beam']} and goes down. A box is on the way to the final list (#1 is its "
-        f"first item) and is named by {name}; point at anything to see its score, its rank and "
-        "what is under it."
+        "bottom. The search scores the children of the nodes kept on the level above, keeps "
+        f"{look.facts['beam']}, and descends. A box leads to the final list (#1 is its first "
+        f"item) and is named by {name}; hover over anything for its score, its rank and the items "
+        "below."
     )
     if len(look.items) > PATHS:
-        words += f" The ways to the first {PATHS} items are drawn."
+        words += f" The paths to the first {PATHS} items are drawn."
     ramp = (f"<rect class='step s{i}' x='{11 * i}' width='11' height='12'/>" for i in range(9))
     entries = {
         "low to high score within a level": (99, "".join(ramp)),
@@ -160,7 +100,7 @@ def _legend(look: Look) -> str:
     }
     if look.lost:
         way = "<path class='lost' d='M0 6H20'/><circle class='lost' cx='25' cy='6' r='4.4'/>"
-        entries["to an item that an exact search has in the list, until it was cut"] = (31, way)
+        entries["path to an item of the exact list, up to where it was cut"] = (31, way)
     keys = "".join(
         f"<span><svg viewBox='0 0 {width} 12' aria-hidden='true'>{shape}</svg>{entry}</span>"
         for entry, (width, shape) in entries.items()
@@ -169,7 +109,7 @@ def _legend(look: Look) -> str:
 
 
 def _picture(rows: Sequence[Row]) -> str:
-    """Levels from the top down, all edges under all nodes."""
+    """Draw levels from the top down, all edges below all nodes."""
     edges: dict[bool, list[str]] = {False: [], True: []}
     nodes, top, above = [], 4.0, dict[int, tuple[float, float]]()
     for row, xs in zip(rows, _places(rows), strict=True):
@@ -197,7 +137,7 @@ def _boxes(row: Row) -> int:
 
 
 def _places(rows: Sequence[Row]) -> list[np.ndarray]:
-    """The middle of each node: above its children, first of all above those on the way."""
+    """Place each node above its children, with the most weight on paths to the list."""
     places: list[np.ndarray] = []
     below: dict[int, list[float]] = {}
     for row in reversed(rows):
@@ -217,10 +157,10 @@ def _places(rows: Sequence[Row]) -> list[np.ndarray]:
 
 
 def _apart(wanted: np.ndarray, space: np.ndarray) -> np.ndarray:
-    """The places nearest to those wanted (least squares) in this order, each with its space."""
+    """Return the places nearest to those wanted (least squares) that keep order and space."""
     space = space * min(1.0, AREA / space.sum())
     packed = np.cumsum(space) - space / 2
-    runs: list[tuple[float, int]] = []  # nodes that touch: sum of their shifts, and how many
+    runs: list[tuple[float, int]] = []  # runs of touching nodes: sum of shifts, number of nodes
     for shift in (wanted - packed).tolist():
         total, count = shift, 1
         while runs and runs[-1][0] / runs[-1][1] >= total / count:
@@ -232,7 +172,7 @@ def _apart(wanted: np.ndarray, space: np.ndarray) -> np.ndarray:
 
 
 def _margin(row: Row, top: float, last: bool) -> str:
-    """Beside a level: how many nodes were scored and kept, and the ranks of the ways among them."""
+    """Draw what stands beside a level: nodes scored and kept, and the ranks of paths among them."""
     beam, kinds = row.beam, [node.kind for node in row.nodes]
     kept = beam.kept - sum(kind in ("path", "trail", "kept") for kind in kinds)
     cut = len(beam.nodes) - beam.kept - sum(kind in ("lost", "cut") for kind in kinds)
@@ -255,7 +195,7 @@ def _margin(row: Row, top: float, last: bool) -> str:
         for node, x in ((node, (node.rank - 0.5) * scale) for node in row.nodes)
         if node.kind in ("path", "lost")
     )
-    note = "All candidates by rank, the best on the left. The dark part was kept; marks are ways."
+    note = "All candidates by rank, best on the left. The dark part was kept; marks are paths."
     return (
         f"<text class='level bold' y='{top + 12:.0f}'>{name}</text>{words}<g><title>{note}</title>"
         f"<rect class='all' y='{y:.0f}' width='{width}' height='8'/><rect class='head' "
@@ -271,7 +211,7 @@ def _edge(node: Node, x1: float, y1: float, x2: float, y2: float) -> str:
 
 
 def _node(node: Node, x: float, y: float, width: float, height: float) -> str:
-    """A box with its words or a dot, and what is shown when one points at it."""
+    """Draw a node as a box with text, or a dot, with its tooltip."""
     group = f"<g class='s{min(8, int(9 * node.shade))}'><title>{escape(node.note)}</title>"
     if node.kind != "path":
         size = 3.4 if node.kind == "cut" else 4.4
@@ -285,9 +225,7 @@ def _node(node: Node, x: float, y: float, width: float, height: float) -> str:
     else:
         room = width - 6
         some = (numbered(node.leads, most) for most in (4, 3, 2))
-        leads = next(
-            (s for s in some if _fitting(s, 0.9 * room) == len(s)), numbered(node.leads, 1)
-        )
+        leads = next((s for s in some if fitting(s, 0.9 * room) == len(s)), numbered(node.leads, 1))
         rows = lines(node.name, 2 if node.detail else 3, room)
         detail = lines(node.detail, 1, 1.1 * room)[0]
         rows = [*rows, detail, leads] if detail else [leads, *rows]
@@ -302,50 +240,17 @@ def _node(node: Node, x: float, y: float, width: float, height: float) -> str:
     return f"{group}<rect class='box' rx='4' {frame}/><svg {frame}>{inside}</svg></g>"
 
 
-def lines(text: str, most: int, room: float) -> list[str]:
-    """A text in at most so many lines; the last ends in … where that is not enough."""
-    found: list[str] = []
-    while (fits := _fitting(text, room)) < len(text):
-        if len(found) == most - 1:
-            text = text[: _fitting(text, room - SIZE)].rstrip() + "…"
-            break
-        space = text.rfind(" ", 1, fits + 1)
-        fits = space if space > 0 else fits
-        found.append(text[:fits])
-        text = text[fits:].lstrip()
-    return [*found, text]
-
-
-def _fitting(text: str, room: float) -> int:
-    """How many letters fit, one at least. Fonts differ: a letter is as wide as in a wide one."""
-    for place, letter in enumerate(text):
-        room -= SIZE * _width(letter)
-        if room < 0 and place:
-            return place
-    return len(text)
-
-
-def _width(letter: str) -> float:
-    if unicodedata.category(letter) in ("Mn", "Me", "Cf"):
-        return 0.0
-    if unicodedata.east_asian_width(letter) in "WF":
-        return 1.05
-    if letter in "ijlftrI.,:;'!|()[] ":
-        return 0.38
-    return 0.93 if letter in "mwMW@%" else 0.66 if letter.isupper() or letter.isdigit() else 0.6
-
-
 def _lists(look: Look) -> str:
-    """What came back, and what an exact search finds beside it."""
+    """Return tables of the list and of the items that the beam lost."""
     ranks: dict[str, list[str]] = {"rank": [str(item.rank) for item in look.items]}
     columns = ranks | _columns(look.items)
-    words = f"Not known: there are more than {EXACT:,} items, too many to score them all."
+    words = f"Not known: with more than {EXACT:,} items no exact search is made."
     if look.lost is not None:
         columns["exact rank"] = [
             f"{item.exact:,}" if item.exact == item.rank else f"<b>{item.exact:,}</b>"
             for item in look.items
         ]
-        words = "Nothing: a search that scores every item finds the same."
+        words = "Nothing: a search that scores every item finds the same list."
     lost = ""
     if look.lost:
         words = (
@@ -369,7 +274,7 @@ def _lists(look: Look) -> str:
 
 
 def _columns(items: Sequence[Item]) -> dict[str, list[str]]:
-    """Cells of items, as HTML."""
+    """Return columns of HTML cells that describe items."""
 
     def cell(text: str) -> str:
         return f"<span title='{escape(text)}' dir='auto'>{escape(text)}</span>"
@@ -383,7 +288,7 @@ def _columns(items: Sequence[Item]) -> dict[str, list[str]]:
 
 
 def _table(columns: Mapping[str, Sequence[str]]) -> str:
-    """A table of cells that are HTML; those of words begin with a span."""
+    """Return an HTML table of HTML cells; cells of words begin with a span."""
     sides = [" class='words'" * cells[0].startswith("<span") for cells in columns.values()]
     rows = [[f"<th{s}>{escape(name)}</th>" for s, name in zip(sides, columns, strict=True)]]
     rows += [

@@ -1,6 +1,6 @@
-"""Explain: the part of a tree that an item lies in, as one HTML page that a person can read.
+"""Near: the subtree around an item, as one HTML page.
 
-Nodes stand to the left of what is under them, items at the right, one a line.
+Nodes are drawn to the left of their children, items at the right, one per line.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import pyarrow as pa
 
 from softdex.data.keys import find
 from softdex.errors import SoftdexError
-from softdex.explain.draw import lines, page
-from softdex.explain.look import Names, above, counted, items_under, tree_of
+from softdex.explain.look import tree_of
+from softdex.explain.names import Names, above, counted, items_under
+from softdex.explain.page import lines, page
 from softdex.index.tree.tree import Tree
 from softdex.model.retriever import Retriever
 
-LEAVES = 32  # that are drawn, at most, unless siblings alone are more
-LINE, STEP, WIDTH = 21, 142, 1200  # heights of lines, and widths of levels and of the picture
-LEFT, RIGHT = 48, 250  # widths of what stands before the first node, and of what is told of items
+LEAVES = 32  # leaves drawn at most, unless the siblings alone are more
+LINE, STEP, WIDTH = 21, 142, 1200  # height of a line, width of a level and of the picture
+LEFT, RIGHT = 48, 250  # widths of the margin before the first node, and of the items' columns
 OURS = ("levels_up", "item", "title")
 LOOK = """
 circle.other { fill: var(--line); stroke: var(--soft); } circle.way { fill: var(--way); }
@@ -31,7 +32,7 @@ svg text { fill: var(--ink); paint-order: stroke; stroke: var(--paper); stroke-w
 
 
 class Branch(NamedTuple):
-    """A node that is drawn, with its names; `way`: the item lies under it."""
+    """A node to draw, with its names; `way`: it is the item or an ancestor of it."""
 
     level: int
     number: int
@@ -42,9 +43,15 @@ class Branch(NamedTuple):
 
 
 class Near(NamedTuple):
-    """What lies around an item: nodes from the top down, each level in the order of the tree, and
-    what is told of its leaves. `table` has the items, those nearest first, with the number of
-    levels up to the first node that both lie under.
+    """The subtree around an item.
+
+    Attributes:
+        who: the item's title.
+        named: the item column that names nodes, or None.
+        branches: nodes from the top down, each level in tree order.
+        fields: further columns of each leaf, as text.
+        table: the items, nearest first, with the number of levels up to the common ancestor.
+        depth, arity: of the whole tree.
     """
 
     who: str
@@ -57,16 +64,18 @@ class Near(NamedTuple):
 
 
 def near(model: Retriever, item: Any, columns: str | Sequence[str] | None = None) -> Near:
-    """The largest part of a tree around an item that has no more than 32 leaves, its siblings at
-    least; `columns` as in `explain`."""
+    """Return the largest subtree around an item with at most 32 leaves, at least its siblings.
+
+    `columns` are as in `explain`.
+    """
     tree = tree_of(model)
     if tree.depth == 1:
-        raise SoftdexError("explain: this tree has one level, so nothing lies beside an item.")
+        raise SoftdexError("explain: the tree has one level, so no subtree surrounds an item.")
     rows = find(model.items, [item], "explain", "items")
     names = Names(model, np.empty(0, np.int64), columns)
     asked = int(rows[0])
     if not bool(tree.alive[asked]) or int(tree.slot_of[asked]) < 0:
-        raise SoftdexError(f"explain: item {item!r} was removed. restore_items brings it back.")
+        raise SoftdexError(f"explain: item {item!r} was removed. Bring it back with restore_items.")
     inner = range(1, tree.depth)
     top = next((j for j in inner if tree.width(j) <= LEAVES), tree.depth - 1)
     branches = []
@@ -95,19 +104,19 @@ def near(model: Retriever, item: Any, columns: str | Sequence[str] | None = None
 
 
 def _apart(tree: Tree, item: int, other: int) -> int:
-    """How many levels up two items under one node have one in common."""
+    """Count the levels up to the lowest common ancestor of two items."""
     levels = range(tree.depth, 0, -1)
     return next(tree.depth - j for j in levels if above(tree, item, j) == above(tree, other, j))
 
 
 def draw_near(near: Near) -> str:
-    """The page."""
-    levels = f"{counted(near.depth, 'level')}, {near.arity} children a node"
-    name = f"the value of {near.named} that sets its items apart"
+    """Return the page of a subtree as HTML."""
+    levels = f"{counted(near.depth, 'level')}, {near.arity} children per node"
+    name = f"its most distinctive value of {near.named}"
     words = (
-        f"A part of a tree of {levels}: a search reaches items through the nodes before them. "
-        f"A node is named by {name if near.named else 'its most popular item'}; point at it to see "
-        "what else is under it. The way to the item is coloured."
+        f"A subtree of a tree of {levels}: a search reaches items through the nodes to their left. "
+        f"A node is named by {name if near.named else 'its most popular item'}; hover over it for "
+        "the items below. The path to the item is coloured."
     )
     return page(
         f"Around {near.who}",
@@ -117,7 +126,7 @@ def draw_near(near: Near) -> str:
 
 
 def _picture(near: Near) -> str:
-    """Edges, then nodes, then words; a node stands in the middle of what is under it."""
+    """Draw edges, then nodes, then words; a node is centred on its children."""
     top = near.branches[0].level
     leaves = [b for b in near.branches if b.level == near.depth]
     height = {(near.depth, b.number): LINE * (i + 0.7) for i, b in enumerate(leaves)}
@@ -155,7 +164,7 @@ def _picture(near: Near) -> str:
 
 
 def _words(branch: Branch, near: Near, x: float, y: float) -> str:
-    """The title of an item beside it; the name of a node above it, what of it that is below."""
+    """Draw the title beside an item, or a node's name above it and its share below it."""
     if branch.level == near.depth:
         bold = " class='bold'" * branch.way
         name = escape(lines(branch.name, 1, WIDTH - RIGHT - 20 - x)[0])

@@ -19,7 +19,7 @@ from softdex.errors import SoftdexError, some
 from softdex.evaluate.evaluate import evaluate
 from softdex.index.contract import MAX_MEMORY
 from softdex.machine import pick_device
-from softdex.messages import say
+from softdex.messages import METRIC, say
 from softdex.model.answer import searcher
 from softdex.model.artifact import plain
 from softdex.model.asking import batch_size, check
@@ -31,7 +31,7 @@ from softdex.model.start import take_over
 from softdex.solve.checkpoint import Checkpointer
 from softdex.solve.loop import Job, Measure, Outcome, Run, Trainer
 
-METRIC, CUTOFF = "ndcg@20", 20
+CUTOFF = 20
 MEASURED_USERS = 2000  # of the holdout, after each epoch
 BLOCK = 2**18  # rows that a feature tower makes vectors of at a time
 

@@ -17,7 +17,8 @@ from softdex.data.ragged import Ragged
 from softdex.encode.contract import Encoder
 from softdex.encode.features.tower import Tower
 from softdex.errors import DataError, SoftdexError, choose
-from softdex.evaluate.evaluate import Result, evaluate
+from softdex.evaluate.evaluate import evaluate
+from softdex.evaluate.result import Result
 from softdex.index.contract import MAX_MEMORY, Filter, Index
 from softdex.machine import parse_bytes
 from softdex.messages import progress

@@ -122,7 +122,7 @@ def docs(recipe: Recipe) -> dict[str, str]:
         section = re.split(r"^(?:Args|Attributes):\n", text, flags=re.MULTILINE)[-1]
         for name, words in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE):
             found[name] = " ".join(words.split())
-    return {name: found[name] for name in options(recipe) if name in found}
+    return {name: found[name] for name in choices(recipe) if name in found}
 
 
 def space(recipe: Recipe) -> dict[str, Any]:

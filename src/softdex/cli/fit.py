@@ -1,0 +1,65 @@
+"""softdex fit: train a recipe on a log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from softdex.cli import run
+from softdex.cli.arguments import pairs
+from softdex.cli.options import AsJson, LogOptions, unfold
+from softdex.cli.output import print_json
+from softdex.cli.plan import CONFIG, plan_of
+from softdex.errors import SoftdexError
+
+
+@unfold
+def fit(
+    *,
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", "-r", help="Recipe; see `softdex recipes`.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; runs/RECIPE by default.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", help="Recipe option, name=value.")
+    ] = None,
+    log: LogOptions,
+    start: Annotated[
+        str | None, typer.Option(help="Saved model or run to start from, matched by key.")
+    ] = None,
+    tune: Annotated[
+        int | None, typer.Option(help="First tune this many settings on validation.")
+    ] = None,
+    refit: Annotated[
+        bool, typer.Option("--refit", help="Train again on train and validation at the end.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume the stopped run in --out.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a model in the run folder.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a recipe on a log; write a run folder with config, metrics and model."""
+    config = log.config
+    if resume and config is None and log.source is None:
+        if out is None:
+            raise SoftdexError("fit: --resume needs --out, the folder of the stopped run.")
+        config = out / CONFIG
+    plan = plan_of(log, config)
+    given = {"refit": refit or None, "max_memory": log.max_memory, "start": start, "tune": tune}
+    plan.setdefault("train", {}).update({n: v for n, v in given.items() if v is not None})
+    if recipe:
+        plan["recipe"] = recipe
+    if out:
+        plan["out"] = str(out)
+    plan.setdefault("options", {}).update(pairs(option, "--option"))
+    _, result, folder = run.fit(plan, force=force, resume=resume)
+    if as_json:
+        print_json({**run.summary(plan["recipe"], result), "out": str(folder)})
+        return
+    typer.echo(f"{result}\n")
+    typer.echo(f"saved {folder}. Next: softdex recommend {folder} --user KEY")
