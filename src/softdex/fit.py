@@ -16,7 +16,7 @@ from softdex.data.interactions import Interactions
 from softdex.data.keys import Keys
 from softdex.encode.features.tower import Tower
 from softdex.encode.table import Table
-from softdex.errors import DataError, SoftdexError, some
+from softdex.errors import DataError, SoftdexError, first_few
 from softdex.index.tree.tree import Tree
 from softdex.machine import parse_bytes, pick_device
 from softdex.messages import say
@@ -182,8 +182,8 @@ def finish(model: Retriever, run: Run) -> Retriever:
     _write_out(model)
     if wrong := not_finite(saved_tensors(model.encoder, model.index.scorer)):
         raise SoftdexError(
-            f"fit: the training ended in {some(wrong)} not finite. Choose less extreme options (a "
-            "lower lr, if there is one)."
+            f"fit: the training ended in {first_few(wrong)} not finite. Choose less extreme "
+            "options (a lower lr, if there is one)."
         )
     return model
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from softdex.data.holdout import Card, Holdout
 from softdex.data.ragged import Ragged
-from softdex.errors import SoftdexError, UnknownName, choose, nearest
+from softdex.errors import SoftdexError, UnknownName, choose, did_you_mean
 from softdex.messages import progress
 from softdex.tables import Rows, render
 
@@ -53,7 +53,7 @@ class Result(Mapping[str, float]):
         try:
             return self.means[name]
         except KeyError:
-            raise UnknownName(f"Result: no {name!r}. {nearest(name, self.means)}") from None
+            raise UnknownName(f"Result: no {name!r}. {did_you_mean(name, self.means)}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.means)

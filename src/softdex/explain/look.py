@@ -19,7 +19,7 @@ import torch
 from softdex.data.keys import as_list, find
 from softdex.data.ragged import Ragged, offsets
 from softdex.encode.history import Recent
-from softdex.errors import SoftdexError, nearest
+from softdex.errors import SoftdexError, did_you_mean
 from softdex.index.contract import Filter
 from softdex.index.tree.tree import Allowed, Tree
 from softdex.model.retriever import Retriever
@@ -333,7 +333,7 @@ class Names:
         given = [] if columns is None else list(dict.fromkeys(as_list(columns)))
         for name in given:
             if name not in known:
-                raise SoftdexError(f"explain: no item column {name!r}. {nearest(name, known)}")
+                raise SoftdexError(f"explain: no item column {name!r}. {did_you_mean(name, known)}")
         self.title = self._first("title", given, TITLES)
         self.category = self._first("category", given, CATEGORIES)
         also = [self.category] if self.category else []

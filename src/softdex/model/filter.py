@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from softdex.data.keys import REFUSED, Keys, as_list, find
-from softdex.errors import SoftdexError, nearest
+from softdex.data.arrow import NOT_CONVERTIBLE
+from softdex.data.keys import Keys, as_list, find
+from softdex.errors import SoftdexError, did_you_mean
 
 RESULT = ("user", "rank", "item", "similar", "score")  # columns of the tables that come back
 
@@ -39,7 +40,7 @@ def check_columns(table: pa.Table | None, columns: Any) -> list[str]:
     names = [] if columns is None else as_list(columns)
     for name in names:
         if name not in known:
-            raise SoftdexError(f"recommend: no item column {name!r}. {nearest(name, known)}")
+            raise SoftdexError(f"recommend: no item column {name!r}. {did_you_mean(name, known)}")
         if name in RESULT:
             raise SoftdexError(
                 f"recommend: the item column {name!r} would hide the column of that name in the "
@@ -62,7 +63,7 @@ def _where(table: pa.Table | None, where: Mapping[str, Any] | pc.Expression) -> 
     for name, wanted in where.items():
         if name not in table.column_names:
             raise SoftdexError(
-                f"recommend: no item column {name!r}. {nearest(name, table.column_names)}"
+                f"recommend: no item column {name!r}. {did_you_mean(name, table.column_names)}"
             )
         mask &= _matches(table[name].combine_chunks(), name, as_list(wanted))
     return mask
@@ -75,7 +76,7 @@ def _satisfies(table: pa.Table, where: pc.Expression) -> np.ndarray:
         keep = dataset.dataset(table).to_table(columns={"keep": where})["keep"]
         if not pa.types.is_boolean(keep.type):
             raise TypeError(f"it gives {keep.type}, not true or false")
-    except REFUSED as error:
+    except NOT_CONVERTIBLE as error:
         raise SoftdexError(
             f"recommend: where= does not fit the item columns ({str(error).splitlines()[0]})."
         ) from None
@@ -89,7 +90,7 @@ def _matches(column: pa.Array, name: str, wanted: Any) -> np.ndarray:
     try:
         values = pa.array(list(wanted)).cast(kind)
         found = pc.is_in(column.flatten() if lists else column, value_set=values)
-    except REFUSED:
+    except NOT_CONVERTIBLE:
         raise SoftdexError(
             f"recommend: where={{{name!r}: {wanted!r}}}: the column holds {kind}."
         ) from None

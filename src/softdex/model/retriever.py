@@ -27,7 +27,7 @@ from softdex.encode.history import Mixed, Recent, Vae
 from softdex.encode.sequence import Dnn
 from softdex.encode.sequence import Sequence as HistorySequence
 from softdex.encode.table import Users
-from softdex.errors import DataError, SoftdexError, choose, some
+from softdex.errors import DataError, SoftdexError, choose, first_few
 from softdex.evaluate.evaluate import Result, evaluate
 from softdex.files import write_atomically
 from softdex.index.contract import MAX_MEMORY, Filter, Hits
@@ -651,7 +651,7 @@ def from_training(
     wrong = not_finite(dict(encoder.state_dict()) | dict(scorer.state_dict()))
     if wrong:
         raise SoftdexError(
-            f"fit: {recipe} with {dict(options)} gave {some(wrong)} that are not finite. "
+            f"fit: {recipe} with {dict(options)} gave {first_few(wrong)} that are not finite. "
             "Choose less extreme options."
         )
     info = {"data": train.sha256, "card": train.card, "metrics": {}}

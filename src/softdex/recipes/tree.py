@@ -12,7 +12,7 @@ import torch
 from softdex.data.interactions import Interactions
 from softdex.encode.history import Recent
 from softdex.encode.sequence import Sequence
-from softdex.errors import SoftdexError, nearest
+from softdex.errors import SoftdexError, did_you_mean
 from softdex.index.tree import build as tree_build
 from softdex.index.tree import learn as tree_learn
 from softdex.index.tree.tree import Tree
@@ -279,7 +279,7 @@ def _check(given: Mapping[str, Any]) -> None:
     if leaves not in LEAVES and not os.path.exists(leaves):
         raise SoftdexError(
             f"tree: there is no way to order leaves, and no saved tree, {leaves!r}. "
-            f"{nearest(leaves, LEAVES)}"
+            f"{did_you_mean(leaves, LEAVES)}"
         )
     if given["sampling"] in ("siblings", "beam") and given["objective"] == "softmax":
         raise SoftdexError(
