@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from softdex.data.interactions import Interactions
 from softdex.solve.closed import normal_equations
-from softdex.solve.closed.als import Job, initial
-from softdex.solve.closed.rows import STEPS
+from softdex.solve.closed.als import Alternating, initial
+from softdex.solve.closed.row_systems import CG_STEPS
 from softdex.solve.loop import Schedule
 
 SPACE = {"alpha": (0.001, 0.3), "lam": (0.0005, 0.05), "dim": [64, 128, 256]}
@@ -26,10 +26,10 @@ def ials(
     nu: float = 1.0,
     epochs: int = 8,
     patience: int = 2,
-    steps: int = STEPS,
+    steps: int = CG_STEPS,
     seed: int = 0,
     device: str = "auto",
-) -> Job:
+) -> Alternating:
     """Vectors by weighted least squares over all items (WRMF), alternating closed forms.
 
     Weights of the log are confidences: an event of weight c pulls its score to 1 with weight c.
@@ -47,7 +47,7 @@ def ials(
         seed: of initial vectors.
         device: `auto`, `cpu`, `cuda`.
     """
-    power = normal_equations.power("ials", reg, nu)
+    power = normal_equations.reg_exponent("ials", reg, nu)
     loss = normal_equations.ials(train.num_items, alpha=alpha, lam=lam, nu=power)
     schedule = Schedule(epochs, patience, device)
-    return Job(*initial(train, loss, dim, seed), loss, steps, schedule)
+    return Alternating(*initial(train, loss, dim, seed), loss, steps, schedule)

@@ -12,11 +12,11 @@ from softdex.encode.history import Mixed
 from softdex.errors import SoftdexError
 from softdex.objective.taylor import rg_of_vectors
 from softdex.score.product import Dot
-from softdex.solve.closed import newton_job, normal_equations
-from softdex.solve.closed.als import Job, closed, initial, with_fold_in
+from softdex.solve.closed import newton, normal_equations
+from softdex.solve.closed.als import Alternating, from_svd, initial, with_fold_in
 from softdex.solve.closed.fold_in import FoldIn
 from softdex.solve.closed.normal_equations import Quadratic
-from softdex.solve.closed.rows import STEPS
+from softdex.solve.closed.row_systems import CG_STEPS
 from softdex.solve.loop import Schedule
 
 ABOUT = {
@@ -64,7 +64,7 @@ def rg(
     max_history: int = 200,
     epochs: int = 8,
     patience: int = 2,
-    steps: int = STEPS,
+    steps: int = CG_STEPS,
     seed: int = 0,
     device: str = "auto",
 ) -> Any:
@@ -102,20 +102,20 @@ def rg(
         train.num_items,
         alpha=alpha,
         lam=lam,
-        nu=normal_equations.power("rg", reg, nu),
+        nu=normal_equations.reg_exponent("rg", reg, nu),
         beta=beta,
         interaction=interaction,
         sampled=sampled,
     )
     if solver == "svd":
-        return closed(train, loss, dim, seed)
+        return from_svd(train, loss, dim, seed)
     schedule = Schedule(epochs, patience, device)
     if solver == "newton_cg":
         length = None if encoder == "user" else max_history
         parts = _random(train, loss, dim, seed, share if encoder == "mix" else 0.0, length)
         score = partial(rg_of_vectors, alpha=alpha, beta=beta, interaction=interaction)
-        return newton_job.Job(*parts, score, newton_job.penalty(loss, train), schedule)
-    return Job(*initial(train, loss, dim, seed), loss, steps, schedule)
+        return newton.Newton(*parts, score, newton.penalty(loss, train), schedule)
+    return Alternating(*initial(train, loss, dim, seed), loss, steps, schedule)
 
 
 def _random(
