@@ -25,7 +25,7 @@ from softdex.index.tree.tree import Tree
 from softdex.machine import pick_device
 from softdex.messages import say
 from softdex.objective.contract import Loss
-from softdex.objective.softmax import BLOCK_CELLS
+from softdex.objective.softmax import SCORES_AT_A_TIME
 from softdex.solve.gradient.feed import TINY, Events, Histories, Reading, Sequences, Windows
 from softdex.solve.gradient.probe import proposal_report
 from softdex.solve.gradient.replay import Replay
@@ -139,7 +139,7 @@ class Job(NamedTuple):
         if self.parts.ordered:  # what each layer made of each position, and as many queries
             past += 8 * batch * int(self.encoder.query_bytes)  # type: ignore[arg-type]
             batch, targets = self.parts.rows or batch * targets, 1
-        draws = self.parts.draws or max(1, min(log.num_items, BLOCK_CELLS // batch))
+        draws = self.parts.draws or max(1, min(log.num_items, SCORES_AT_A_TIME // batch))
         weights += 0 if self.parts.draws else weights // 3  # all items: a dense gradient
         rows = batch * (2 + targets) + draws * (1 if self.parts.shared else batch)
         past += batch * draws * int(getattr(self.scorer, "pair_bytes", 0))
