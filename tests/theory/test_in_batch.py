@@ -1,4 +1,4 @@
-"""In-batch objectives against naive loops, and what S3 (BIR, XIR) claims of them."""
+"""In-batch objectives against naive loops, and what the BIR/XIR paper claims."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_on_a_gpu_draws_are_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -
     assert resample_counts(weight, 20).shape == (40, 30)
 
 
-# S3 ----------------------------------------------------------------------------------------------
+# BIR and XIR --------------------------------------------------------------------------------------
 
 
 def popular(items: int, skew: float) -> Tensor:

@@ -89,7 +89,7 @@ class Oracle:
             self.weight = torch.full_like(c, alpha)
             self.wanted = torch.zeros_like(c)
             self.pulled = c
-        else:  # S2 Eq. 32 for all cells, Eq. 19 for those of sampled negatives; events to 1
+        else:  # RG2 Eq. 32 for all cells, Eq. 19 for those of sampled negatives; events to 1
             share = (self.options["sampled"] + 1) / n if "sampled" in self.options else 1.0
             self.weight = total / (2 * n) * torch.where(c > 0, 1.0, share)
             self.wanted = torch.where(c > 0, n * c / total, 0.0) - 1
@@ -153,7 +153,7 @@ def random_vectors(seed: int = 0) -> tuple[Tensor, Tensor]:
 def test_the_objective_is_the_sum_over_all_users_and_items(
     kind: str, reg: str, nu: float, weighted: bool
 ) -> None:
-    """S2 Eqs. 31-32, 14, 18-19, and iALS: equal up to the value at 0, which is stated too."""
+    """RG2 Eqs. 31-32, 14, 18-19, and iALS: equal up to the value at 0, which is stated too."""
     log, loss = log_of(weighted), quadratic(kind, reg, nu)
     brute = Oracle(kind, log, nu)
     side, reg_items = double(users_side(log, loss)), brute.reg_items
@@ -202,7 +202,7 @@ def test_the_objective_is_that_of_the_losses_written_as_functions(
 
 
 def test_weights_of_all_sampled_negatives_are_those_of_rg2() -> None:
-    """S2 Eqs. 18-19 at n = N - 1."""
+    """RG2 Eqs. 18-19 at n = N - 1."""
     cases: list[dict[str, Any]] = [{"alpha": 0.0}, {"alpha": 0.3, "beta": 0.5}]
     for options in cases:
         whole = rg(ITEMS, lam=LAM, nu=1.0, **options)
@@ -241,7 +241,7 @@ def test_losses_that_are_none_are_refused(options: dict[str, Any], words: str) -
 def test_each_half_of_a_sweep_ends_where_the_loss_is_flat(
     kind: str, reg: str, nu: float, weighted: bool
 ) -> None:
-    """S2 Eqs. 36-37; exact RGx couples the items, and is solved by the sum that they come to."""
+    """RG2 Eqs. 36-37; exact RGx couples the items, and is solved by the sum that they come to."""
     log = log_of(weighted)
     brute, run = Oracle(kind, log, nu), sweeps(log, quadratic(kind, reg, nu), normal(ITEMS, DIM))
     flat = 1e-11 if nu != 0.5 else 1e-5
@@ -255,7 +255,7 @@ def test_each_half_of_a_sweep_ends_where_the_loss_is_flat(
 
 @pytest.mark.parametrize("kind", ["rg2", "rg2 alpha"])
 def test_the_item_step_has_a_minus_where_published_code_has_a_plus(kind: str) -> None:
-    """b = (1/2 + alpha) sum p - sum w p (S2 Eq. 37); with + the loss is higher, and not flat."""
+    """b = (1/2 + alpha) sum p - sum w p (RG2 Eq. 37); with + the loss is higher, and not flat."""
     log = log_of(True)
     brute, run = Oracle(kind, log), sweeps(log, quadratic(kind), normal(ITEMS, DIM))
     run.solve_users()
@@ -413,7 +413,7 @@ def test_exact_rgx_is_not_rg2_with_alpha() -> None:
 @pytest.mark.parametrize("beta", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("nu", [0.0, 1.0])
 def test_printed_rgx_is_rg2_rescaled(nu: float, beta: float) -> None:
-    """alpha = 0: from scaled items on every sweep, from any after convergence (S2 Eq. 31)."""
+    """alpha = 0: from scaled items on every sweep, from any after convergence (RG2 Eq. 31)."""
     log, root = log_of(True), (1 - beta) ** 0.5
     plain = rg(ITEMS, alpha=0.0, lam=LAM, nu=nu)
     printed = replace(plain, beta=beta, frobenius=True)

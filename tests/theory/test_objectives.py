@@ -177,7 +177,7 @@ def test_corrected_everywhere_tends_to_the_gradient_of_the_full_softmax() -> Non
 
 
 def test_with_the_softmax_as_proposal_every_single_draw_gives_the_full_loss() -> None:
-    """S0 Eq. 21 with q = p: the loss has no variance (facts: sampled softmax)."""
+    """DTR Eq. 21 with q = p: the loss has no variance."""
     scores, target, _ = world()
     p = scores.softmax(1)
     full = full_softmax(scores, target)
@@ -202,7 +202,7 @@ def test_with_the_softmax_as_proposal_the_gradient_is_unbiased_for_few_draws() -
 
 
 def test_wrong_corrections_do_not_tend_to_the_softmax() -> None:
-    """Counting hits in M, or S2's ln(N q), stay away from it however many draws there are."""
+    """Counting hits in M, or RG2's ln(N q), stay away from it however many draws there are."""
     scores, _, q = world(4)
     target = q.argmax(1)  # a popular target makes the difference large
     n = 200_000

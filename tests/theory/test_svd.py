@@ -1,4 +1,4 @@
-"""RG2 with alpha = 0 is a thresholded singular value decomposition (S2 A.6 stops short of it).
+"""RG2 with alpha = 0 is a thresholded singular value decomposition (RG2 A.6 stops short of it).
 
     min  sum_xy w_x (S_xy - p_x . q_y)^2 + lam N sum_x w_x |p_x|^2 + lam (sum w) |Q|^2
     = |W^1/2 S|^2 - sum D^2,   D = (sigma - tau)+,   tau = lam (N sum w)^1/2

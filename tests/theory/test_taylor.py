@@ -1,4 +1,4 @@
-"""RG2, RGx and squared losses: what S2 says of them, what is right where it errs, and their sums.
+"""RG2, RGx and squared losses: what the RG2 paper says of them, corrected where it errs, and sums.
 
 c = log N - 1/2 throughout; l is the full softmax. Oracles are loops and matrices of all scores.
 """
@@ -88,7 +88,7 @@ def assert_same_function(ours: Callable[..., Tensor], theirs: Callable[..., Tens
 
 @pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
 def test_rg2_and_rgx_equal_the_loop(beta: float) -> None:
-    """S2 Eqs. 14-15, and Eq. 31 with beta for V."""
+    """RG2 Eqs. 14-15, and Eq. 31 with beta for V."""
     scores, target = normal(4, 6) * 2, torch.tensor([0, 5, 2, 2])
     exact, printed = (rgx(scores, target, beta, interaction=i) for i in INTERACTIONS)
     for b, (o, y) in enumerate(zip(scores.tolist(), target.tolist(), strict=True)):
@@ -152,7 +152,7 @@ def test_sums_over_vectors_never_hold_all_scores() -> None:
 
 
 def test_squares_of_all_rows_equal_those_of_events_and_background() -> None:
-    """iALS in the form of S2 Eq. 11: an event's cell is wanted at c / (c + background)."""
+    """iALS in the form of RG2 Eq. 11: an event's cell is wanted at c / (c + background)."""
     e, background = Events(), 0.2
     cells = torch.zeros(5, 7, dtype=torch.float64)
     cells.index_put_(e.events, e.weight, accumulate=True)
@@ -187,7 +187,7 @@ def test_an_unknown_interaction_is_named() -> None:
 
 
 def test_rgx_is_the_softmax_up_to_third_order() -> None:
-    """S2 Eqs. 12-14: what is left is a sixth of the third central moment."""
+    """RG2 Eqs. 12-14: what is left is a sixth of the third central moment."""
     assert slope(rgx, SKEWED) == pytest.approx(3, abs=0.02)
     assert gap(rgx, SKEWED, 1e-3) / 1e-9 == pytest.approx(moment(SKEWED, 3) / 6, rel=0.02)
 
@@ -214,7 +214,7 @@ def test_no_smaller_constant_bounds_rgx() -> None:
 
 
 def test_rg2_leaves_half_the_squared_mean_at_second_order() -> None:
-    """S2 drops the term after Eq. 14; it is of the order of what is kept."""
+    """The paper drops this term after Eq. 14; it is of the order of what is kept."""
     assert slope(rg2, SKEWED) == pytest.approx(2, abs=0.02)
     left = -(SKEWED.mean().item() ** 2) / 2
     assert gap(rg2, SKEWED, 1e-4) / 1e-8 == pytest.approx(left, rel=0.02)
@@ -241,7 +241,7 @@ def test_over_shifts_rg2_is_a_parabola_whose_minimum_is_rgx(shift: float) -> Non
 
 
 def test_the_printed_interaction_is_no_expansion_of_the_softmax() -> None:
-    """S2 Eqs. 31, 38, 39: |o|^2 in place of (1'o)^2 is off at second order even at mean 0."""
+    """RG2 Eqs. 31, 38, 39: |o|^2 in place of (1'o)^2 is off at second order even at mean 0."""
     centred = SKEWED - SKEWED.mean()
     printed = lambda s, t: rgx(s, t, interaction="frobenius")  # noqa: E731
     assert slope(printed, centred) == pytest.approx(2, abs=0.02)
@@ -249,7 +249,7 @@ def test_the_printed_interaction_is_no_expansion_of_the_softmax() -> None:
 
 
 def test_the_sampled_expansion_needs_the_draws_and_the_target_in_its_second_order() -> None:
-    """S2 before Eq. 18 prints 1 / (2 n) for n draws and a target; 1 / (2 n + 2) is right."""
+    """Before Eq. 18 the paper prints 1 / (2 n) for n draws and a target; right is 1 / (2 n + 2)."""
     n = len(SKEWED) - 1
 
     def printed(scores: Tensor, target: Tensor) -> Tensor:
@@ -261,7 +261,7 @@ def test_the_sampled_expansion_needs_the_draws_and_the_target_in_its_second_orde
 
 
 def test_rg2_goes_below_every_softmax_loss_at_the_optimum_of_a_single_click() -> None:
-    """S2 Proposition 7 says above; at the very point its proof names, from N = 4 on, it is not."""
+    """RG2 Proposition 7 says above; at the very point of its proof it is not, from N = 4 on."""
     first = torch.zeros(1, dtype=torch.int64)
     for n in (4, 10, 20):
         best = torch.full((1, n), -1.0, dtype=torch.float64)
@@ -288,21 +288,21 @@ def over_targets(loss: Loss, scores: Tensor, wanted: Tensor) -> Tensor:
 
 
 def test_over_a_rows_targets_rg2_is_a_square_less_a_constant() -> None:
-    """S2 A.2 and Eq. 16 with W = |I_x| / (2 N); the constant is N / 2 - |I_x|."""
+    """RG2 A.2 and Eq. 16 with W = |I_x| / (2 N); the constant is N / 2 - |I_x|."""
     scores, wanted, count, s = squared_form()
     square = weighted_squared(scores, s, count / 12)
     assert torch.allclose(over_targets(rg2, scores, wanted), square - (3 - count[:, 0]))
 
 
 def test_over_a_rows_targets_rgx_is_the_square_of_what_is_centred() -> None:
-    """S2 Eqs. 14, 30: (o - S)' (I - 11'/N) (o - S), since S sums to 0."""
+    """RG2 Eqs. 14, 30: (o - S)' (I - 11'/N) (o - S), since S sums to 0."""
     scores, wanted, count, s = squared_form()
     square = weighted_squared(scores - scores.mean(1, keepdim=True), s, count / 12)
     assert torch.allclose(over_targets(rgx, scores, wanted), square - (3 - count[:, 0]))
 
 
 def test_the_bregman_form_holds_with_the_identity_as_link_not_with_the_printed_one() -> None:
-    """S2 Eqs. 29-30: phi(o) = |I_x| o'Mo gives 2 N times the losses; g = 2 |I_x| M o does not."""
+    """RG2 Eqs. 29-30: phi(o) = |I_x| o'Mo gives 2 N times the losses; g = 2 |I_x| M o does not."""
     centre = torch.eye(6, dtype=torch.float64) - 1 / 6
     for loss, matrix in ((rg2, torch.eye(6, dtype=torch.float64)), (rgx, centre)):
         left, printed = [], []
@@ -310,7 +310,7 @@ def test_the_bregman_form_holds_with_the_identity_as_link_not_with_the_printed_o
             scores, wanted, count, s = squared_form(seed)
 
             def bregman(at: Tensor, to: Tensor, matrix: Tensor = matrix) -> Tensor:
-                """S2 Definition 4, of the generator without its |I_x|."""
+                """RG2 Definition 4, of the generator without its |I_x|."""
                 phi = lambda v: ((v @ matrix) * v).sum(1)  # noqa: E731
                 return phi(to) - phi(at) - 2 * ((at @ matrix) * (to - at)).sum(1)
 
@@ -322,7 +322,7 @@ def test_the_bregman_form_holds_with_the_identity_as_link_not_with_the_printed_o
 
 
 def test_the_interactive_square_as_printed_is_beta_n_and_has_no_minimum() -> None:
-    """S2 Eq. 17 has (1'o)^2 / N inside the sum over items: N times too large."""
+    """RG2 Eq. 17 has (1'o)^2 / N inside the sum over items: N times too large."""
     scores, wanted, count, s = squared_form()
 
     def eq17(scores: Tensor) -> Tensor:
@@ -357,7 +357,7 @@ def test_all_of_the_printed_interaction_leaves_a_straight_line() -> None:
 
 
 def test_the_printed_weight_of_the_interaction_is_next_to_nothing() -> None:
-    """S2 Eqs. 31-32, V_x = |I_x| / N on |o|^2: beta = 1 / N of the form it prints."""
+    """RG2 Eqs. 31-32, V_x = |I_x| / N on |o|^2: beta = 1 / N of the form it prints."""
     scores, wanted, count, s = squared_form()
     eq31 = weighted_squared(scores, s, count) - (count / 6 * scores**2).sum(1)
     printed = lambda o, y: rgx(o, y, 1 / 6, interaction="frobenius")  # noqa: E731
@@ -367,7 +367,7 @@ def test_the_printed_weight_of_the_interaction_is_next_to_nothing() -> None:
 
 @pytest.mark.parametrize("draws", [1, 2, 4])
 def test_the_expected_sampled_rg2_weighs_and_wants_otherwise_than_printed(draws: int) -> None:
-    """S2 Eqs. 18-19 against the mean over all N^n uniform draws of what they are said to be.
+    """RG2 Eqs. 18-19 against the mean over all N^n uniform draws of what they are said to be.
 
     Right: weights 1 + |I_x| n / N at targets and |I_x| n / N elsewhere, wanted
     (n + 1) / weight - 1 at targets.
@@ -442,7 +442,7 @@ def test_expected_rgx_is_least_at_n_eta_plus_any_constant(eta: Tensor) -> None:
 def test_items_ranked_by_the_minimiser_are_the_best_list(
     loss: Loss, eta: Tensor, world: World
 ) -> None:
-    """S2 Theorem 12 in the limit."""
+    """RG2 Theorem 12 in the limit."""
     listed = minimiser(loss, eta).topk(10).indices
     assert (listed.numpy() == world.best(10, np.arange(20))[0]).all()
 
@@ -454,7 +454,7 @@ def discounts(scores: Tensor) -> Tensor:
 
 
 def dcg_regret(scores: Tensor, eta: Tensor) -> Tensor:
-    """Expected DCG of the best order less that of these scores (S2 Eq. 24)."""
+    """Expected DCG of the best order less that of these scores (RG2 Eq. 24)."""
     return (eta * (discounts(eta) - discounts(scores))).sum(1)
 
 
@@ -471,7 +471,7 @@ def regret_constant(n: int) -> float:
 def test_dcg_regret_is_bounded_by_the_root_of_the_excess(
     loss: Loss, noise: float, eta: Tensor
 ) -> None:
-    """S2 Theorem 12, with an explicit C; it holds for RGx too."""
+    """RG2 Theorem 12, with an explicit C; it holds for RGx too."""
     n = eta.shape[1]
     for seed in range(5):
         scores = n * eta + noise * normal(*eta.shape, seed=seed)
@@ -494,7 +494,7 @@ def test_no_smaller_constant_bounds_the_dcg_regret(n: int) -> None:
 
 
 def test_heavier_positives_leave_the_order_of_the_minimiser_alone() -> None:
-    """S2 after Eq. 30 fears otherwise; with weight w at 1 it is w eta / (w eta + 1 - eta)."""
+    """After Eq. 30 the paper doubts it; with weight w at 1 it is w eta / (w eta + 1 - eta)."""
     eta = torch.rand(30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     zero = torch.zeros(1, 30, dtype=torch.float64, requires_grad=True)
     for w in (1.0, 3.0, 50.0):
@@ -568,7 +568,7 @@ def test_the_printed_interaction_is_rg2_of_smaller_scores(beta: float) -> None:
 @pytest.mark.parametrize("beta", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("alpha", [0.0, 0.3])
 def test_the_printed_interaction_is_rg2_of_longer_vectors(alpha: float, beta: float) -> None:
-    """S2 Eq. 31 with both regularisers, at any vectors; alpha / (1 - beta) pulls to 1 - beta."""
+    """RG2 Eq. 31 with both regularisers, at any vectors; alpha / (1 - beta) pulls to 1 - beta."""
     e, rest = Events(), 1 - beta
     total = torch.bincount(e.row, e.weight, minlength=5)
     offset = e.weight.sum() / 2

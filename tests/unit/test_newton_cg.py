@@ -1,4 +1,4 @@
-"""Newton's method by conjugate gradients: steps that never rise, superlinear at the end (S2 Table
+"""Newton's method by conjugate gradients: steps that never rise, superlinear at the end (RG2 Table
 2), equal to the linear solve on a quadratic, and a trainer of encoders without a closed form."""
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def small_problem() -> tuple[Any, dict[str, Tensor]]:
 
 
 def test_the_last_steps_are_superlinear_and_gradient_descent_is_not() -> None:
-    """S2 Table 2: |g_k+1| / |g_k| goes to 0 for Newton-CG, to a constant for descent, although
+    """RG2 Table 2: |g_k+1| / |g_k| goes to 0 for Newton-CG, to a constant for descent, although
     every turn of the vectors is a minimum too, so none is strict as the theorem asks."""
     loss, start = small_problem()
     found, steps = minimise(loss, start, tolerance=1e-11)
