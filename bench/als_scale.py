@@ -17,7 +17,7 @@ import torch
 
 from _harness import report
 from softdex.encode.table import Table
-from softdex.solve.closed.als import solve
+from softdex.solve.closed.als import solve_side
 from softdex.solve.closed.normal_equations import Side, rg, shared_by_items, shared_by_users
 
 ALPHA, LAM, STEPS, SWEEPS = 0.015, 0.02, 4, 3
@@ -64,9 +64,9 @@ def measure(users: int, items: int, count: int, dim: int, device: torch.device) 
     times = []
     for _ in range(SWEEPS + 1):  # the first one compiles and warms up
         began = time.perf_counter()
-        solve(of_users, shared_by_users(loss, q.weight), p, q, STEPS)
+        solve_side(of_users, shared_by_users(loss, q.weight), p, q, STEPS)
         shared = shared_by_items(loss, p.weight, of_items.fixed, q.weight.sum(0))
-        solve(of_items, shared, q, p, STEPS)
+        solve_side(of_items, shared, q, p, STEPS)
         if device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - began)

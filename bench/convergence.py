@@ -29,9 +29,9 @@ from softdex.objective.squared import frequency_reg
 from softdex.objective.taylor import rg_of_vectors
 from softdex.score.product import Dot
 from softdex.solve.closed import normal_equations as ne
+from softdex.solve.closed.newton import Newton, NewtonSettings, NewtonSteps, penalty
 from softdex.solve.closed.newton_cg import newton_step
-from softdex.solve.closed.newton_job import Job, Settings, Trainer, penalty
-from softdex.solve.closed.rows import solve_exactly
+from softdex.solve.closed.row_systems import solve_exactly
 from softdex.solve.loop import Schedule
 
 DIM, ALPHA, LAM, LENGTH, USERS, LR = 16, 0.01, 0.1, 50, 64, 0.02
@@ -40,7 +40,7 @@ TARGETS = (1e-1, 1e-2, 1e-4, 1e-6, 1e-8, 1e-10)
 SECONDS = 18  # a solver
 
 
-def problem(log: Interactions, history: bool) -> Job:
+def problem(log: Interactions, history: bool) -> Newton:
     """RG2 with vectors of the users' own, or with the mean of their last items."""
     generator = torch.Generator().manual_seed(0)
     users, items = (
@@ -49,10 +49,10 @@ def problem(log: Interactions, history: bool) -> Job:
     scorer = Dot(items)
     mean = Mixed(users, torch.tensor(0.0), torch.tensor(LENGTH), scorer.items)
     quadratic = ne.rg(log.num_items, alpha=ALPHA, lam=LAM, nu=1.0)
-    loss, settings = partial(rg_of_vectors, alpha=ALPHA), Settings(precision="float64")
+    loss, settings = partial(rg_of_vectors, alpha=ALPHA), NewtonSettings(precision="float64")
     kept = penalty(quadratic, log)
     encoder, schedule = mean if history else Users(users), Schedule(device="cpu")
-    return Job(encoder, scorer, loss, kept, schedule, settings)
+    return Newton(encoder, scorer, loss, kept, schedule, settings)
 
 
 class Solvers:
@@ -60,7 +60,7 @@ class Solvers:
 
     def __init__(self, log: Interactions, history: bool) -> None:
         self.log, self.job = log, problem(log, history)
-        self.trainer: Trainer = self.job.trainer(log)
+        self.trainer: NewtonSteps = self.job.trainer(log)
         self.start = self.trainer.at.clone()
         self.gradients: list[float] = []
 

@@ -24,7 +24,8 @@ from softdex.files import save_text
 from softdex.fit import check_log, fit
 from softdex.index.contract import MAX_MEMORY
 from softdex.messages import say
-from softdex.model.retriever import Retriever, versions
+from softdex.model.card import versions
+from softdex.model.retriever import Retriever
 from softdex.tables import Rows
 
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}

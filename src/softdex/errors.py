@@ -1,4 +1,4 @@
-"""Errors that say where, what was expected, what came, and what to do."""
+"""Errors. Each message says where, what was expected, what came, and what to do."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 
 
 class SoftdexError(ValueError):
-    """Anything the caller can put right. The command line prints it and exits with 2."""
+    """An error that the caller can fix. The command line prints it and exits with status 2."""
 
 
 class DataError(SoftdexError):
-    """The data, or a key or column asked of it, is not what was expected."""
+    """The data, or a key or column requested from it, is not as expected."""
 
 
 class ShapeError(SoftdexError):
@@ -19,17 +19,17 @@ class ShapeError(SoftdexError):
 
 
 class ArtifactError(SoftdexError):
-    """A saved model is damaged, foreign, or from a newer version."""
+    """A saved model is damaged, not a softdex file, or from a newer version."""
 
 
 class UnknownName(SoftdexError, KeyError):
-    """A name that a mapping does not hold."""
+    """A mapping has no entry of this name."""
 
     __str__ = Exception.__str__
 
 
-def nearest(name: object, known: Iterable[object]) -> str:
-    """A sentence that names the nearest known name, or lists what is known."""
+def did_you_mean(name: object, known: Iterable[object]) -> str:
+    """A sentence that suggests the nearest known name, or lists all of them."""
     names = [str(k) for k in known]
     close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
     if close:
@@ -38,13 +38,13 @@ def nearest(name: object, known: Iterable[object]) -> str:
 
 
 def choose(where: str, what: str, value: str, known: Sequence[str]) -> str:
-    """Return `value` if it is one of `known`, else raise with the nearest one."""
+    """Return `value` if it is one of `known`; otherwise raise and suggest the nearest."""
     if value in known:
         return value
-    raise SoftdexError(f"{where}: unknown {what} {value!r}. {nearest(value, known)}")
+    raise SoftdexError(f"{where}: unknown {what} {value!r}. {did_you_mean(value, known)}")
 
 
-def some(values: Iterable[object], most: int = 5) -> str:
-    """The first few values of a list, for a message."""
+def first_few(values: Iterable[object], most: int = 5) -> str:
+    """The first `most` values, comma-separated for a message; ", ..." stands for the rest."""
     shown = [str(v) for _, v in zip(range(most + 1), values, strict=False)]
     return ", ".join(shown[:most]) + (", ..." if len(shown) > most else "")

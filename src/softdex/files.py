@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Write files completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from softdex.errors import ArtifactError
 
 
 def write_atomically(path: Path, fill: Callable[[Any], object]) -> None:
-    """Let `fill(file)` write a temporary file, then put it in the place of `path` at once."""
+    """Call `fill(file)` on a temporary file beside `path`, then rename it to `path`.
+
+    Readers see the old file or the new one, never a part of it.
+    """
     name = path.parent / f".softdex-{secrets.token_hex(6)}.part"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +36,7 @@ def write_atomically(path: Path, fill: Callable[[Any], object]) -> None:
         if isinstance(error, OSError):
             raise ArtifactError(f"save: cannot write {path} ({error.strerror or error}).") from None
         raise
-    with contextlib.suppress(OSError):  # the file is in its place; not every system can do this
+    with contextlib.suppress(OSError):  # the file is in place; some systems cannot sync a folder
         _sync_folder(path.parent)
 
 

@@ -1,4 +1,4 @@
-"""The machine: threads of every pool (torch, numba, Arrow), the device, sizes of memory."""
+"""The machine: threads of every pool (torch, numba, Arrow), the device, and memory sizes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from softdex.errors import SoftdexError
 
 
 def set_threads(n: int) -> None:
-    """Use n threads from here on, in everything softdex computes with.
+    """Use n threads from now on in torch, numba and Arrow.
 
-    Where several processes share a machine, give each its own share: pools that wait for each
-    other's cores can be many times slower than one thread.
+    Give each of several processes on one machine its own share: thread pools that compete for
+    cores can be many times slower than a single thread.
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise SoftdexError(f"threads: expected a whole number of at least 1, got {n!r}.")
@@ -27,7 +27,7 @@ def set_threads(n: int) -> None:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of this name; "auto" is a GPU where there is one."""
+    """The device of this name; "auto" is a GPU if there is one, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -41,7 +41,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def parse_bytes(size: int | str) -> int:
-    """A number of bytes from a number or words such as "2GB" or "500 MiB"."""
+    """A number of bytes, from an integer or a size such as "2GB" or "500 MiB"."""
     if isinstance(size, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?\s*", size.lower())
         if not match:

@@ -1,8 +1,8 @@
-"""Idle threads soon sleep. Imported before torch, whose thread pool reads this when it is loaded.
+"""Let idle OpenMP threads sleep soon. Import before torch, which reads the setting when loaded.
 
-By default OpenMP threads spin while they wait, which makes training over 20 times slower beside
-any other busy process (seen on 2 cores); threads that sleep at once cost an idle machine 3 times.
-A short spin costs neither. A setting of the user's own is left alone.
+By default, waiting threads spin. Beside any other busy process this makes training over 20 times
+slower (measured on 2 cores); on an idle machine, threads that sleep at once make it 3 times slower.
+A short spin avoids both. A wait policy set by the user is kept.
 """
 
 import os

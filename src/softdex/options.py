@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 import numpy as np
 
-from softdex.errors import SoftdexError, choose, nearest
+from softdex.errors import SoftdexError, choose, did_you_mean
 
 WORDS = {
     int: "a whole number",
@@ -188,7 +188,7 @@ def check(where: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> dic
             if isinstance(note, ModelOr) and names_model(kind, value) and not exists(value):
                 raise SoftdexError(
                     f"{where}: there is no saved model {value!r} for {name}. "
-                    f"{nearest(value, note.words)}"
+                    f"{did_you_mean(value, note.words)}"
                 )
         found[name] = plain(value, kind)
     return found

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 import softdex as sdx
 from softdex.data.delimited import NULLS
-from softdex.data.keys import encode
+from softdex.data.keys import factorize
 from softdex.data.ragged import Ragged, concatenate, group, offsets
 from softdex.errors import DataError
 
@@ -205,7 +205,7 @@ def test_lookup_is_the_inverse_of_encoding(cells: list[Any], chunks: int) -> Non
     kind = pa.array(cells).type
     parts = [pa.array(cells[at::chunks], kind) for at in range(chunks)]
     shuffled = [cell for at in range(chunks) for cell in cells[at::chunks]]
-    keys, found = encode(pa.chunked_array(parts, kind))
+    keys, found = factorize(pa.chunked_array(parts, kind))
     assert keys.all().to_pylist() == sorted(set(cells))
     assert keys.take(found).to_pylist() == shuffled
     assert keys.lookup(shuffled).tolist() == found.tolist()

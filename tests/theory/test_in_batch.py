@@ -12,16 +12,15 @@ from torch import Tensor
 from softdex.index.flat import Flat
 from softdex.objective import resample as draw_module
 from softdex.objective.in_batch import (
-    Cache,
-    Frequencies,
     batch_softmax,
-    left_out,
-    log_sum,
-    mixed,
-    resampled,
-    resampling,
+    exclusion_mask,
+    mixture_log_prob,
+    resampled_softmax,
+    resampling_log_weights,
+    weighted_logsumexp,
 )
-from softdex.objective.resample import _below, drawn
+from softdex.objective.resample import _below, resample_counts
+from softdex.objective.stream import Cache, Frequencies
 from softdex.score.product import Dot
 from softdex.solve.gradient.in_batch import InBatch
 
@@ -57,13 +56,13 @@ CHOICES = [(own, hits) for own in ("drop", "keep") for hits in ("drop", "keep")]
 @pytest.mark.parametrize(("own", "hits"), CHOICES)
 def test_who_stands_against_whom_is_as_asked(own: str, hits: str) -> None:
     _, target, _ = world()
-    out = left_out(target, target, own=own, hits=hits)
+    out = exclusion_mask(target, target, own=own, hits=hits)
     for b in range(B):
         for j in range(B):
             standing = out is None or not out[b, j]
             assert standing == stands(b, j, target.tolist(), own, hits)
-    more = torch.cat([target, torch.arange(ITEMS)])  # items that join the batch are no row's target
-    wide = left_out(target, more, own=own, hits=hits)
+    more = torch.cat([target, torch.arange(ITEMS)])  # who joins the batch is nobody's own
+    wide = exclusion_mask(target, more, own=own, hits=hits)
     if wide is not None and out is not None:
         assert torch.equal(wide[:, :B], out)
         assert torch.equal(wide[:, B:], (hits == "drop") & (target[:, None] == more[B:]))
@@ -71,8 +70,8 @@ def test_who_stands_against_whom_is_as_asked(own: str, hits: str) -> None:
 
 def test_of_a_gathered_batch_the_own_places_begin_further_on() -> None:
     _, target, _ = world()
-    whole = left_out(target, target, hits="keep")
-    part = left_out(target[5:8], target, hits="keep", offset=5)
+    whole = exclusion_mask(target, target, hits="keep")
+    part = exclusion_mask(target[5:8], target, hits="keep", offset=5)
     assert whole is not None
     assert part is not None
     assert torch.equal(part, whole[5:8])
@@ -82,9 +81,13 @@ def test_of_a_gathered_batch_the_own_places_begin_further_on() -> None:
 @pytest.mark.parametrize("objective", ["ssl", "ssl_pop", "mns"])
 def test_softmaxes_over_the_batch_equal_the_loop(objective: str, own: str, hits: str) -> None:
     scores, target, logp = world()
-    out = left_out(target, target, own=own, hits=hits)
+    out = exclusion_mask(target, target, own=own, hits=hits)
     uniform = 7
-    law = {"ssl": torch.zeros_like(logp), "ssl_pop": logp, "mns": mixed(logp, B, uniform, ITEMS)}
+    law = {
+        "ssl": torch.zeros_like(logp),
+        "ssl_pop": logp,
+        "mns": mixture_log_prob(logp, B, uniform, ITEMS),
+    }
     used = law[objective][target]
     losses = batch_softmax(scores.diagonal(), scores, out, used, used)
     for b in range(B):
@@ -109,11 +112,11 @@ def test_softmaxes_over_what_was_drawn_again_equal_the_loop(
     correction: str, own: str, hits: str
 ) -> None:
     scores, target, logp = world()
-    out = left_out(target, target, own=own, hits=hits)
-    weight = resampling(scores, logp[target], out)
+    out = exclusion_mask(target, target, own=own, hits=hits)
+    weight = resampling_log_weights(scores, logp[target], out)
     draws = 20
-    counts = drawn(weight, draws, seeded(1))
-    losses = resampled(scores.diagonal(), scores, counts, weight, correction=correction)
+    counts = resample_counts(weight, draws, seeded(1))
+    losses = resampled_softmax(scores.diagonal(), scores, counts, weight, correction=correction)
     for b in range(B):
         kept = [j for j in range(B) if stands(b, j, target.tolist(), own, hits)]
         raw = {j: math.exp(scores[b, j].item() - logp[target[j]].item()) for j in kept}
@@ -132,23 +135,23 @@ def test_softmaxes_over_what_was_drawn_again_equal_the_loop(
 
 def test_a_batch_of_one_has_nobody_to_stand_against_and_no_loss() -> None:
     scores, target = torch.tensor([[2.0]]), torch.tensor([3])
-    out, logp = left_out(target, target), torch.tensor([-1.0])
+    out, logp = exclusion_mask(target, target), torch.tensor([-1.0])
     assert batch_softmax(scores[0], scores, out, logp, logp).item() == 0
-    weight = resampling(scores, logp, out)
-    counts = drawn(weight, 5, seeded(0)).masked_fill(out, 0)  # type: ignore[arg-type]
+    weight = resampling_log_weights(scores, logp, out)
+    counts = resample_counts(weight, 5, seeded(0)).masked_fill(out, 0)  # type: ignore[arg-type]
     for correction in ("none", "proposal"):
-        loss = resampled(scores[0], scores, counts, weight, correction=correction)
+        loss = resampled_softmax(scores[0], scores, counts, weight, correction=correction)
         assert loss.item() == 0
 
 
 def test_scores_far_apart_make_no_nan() -> None:
     scores = torch.tensor([[80.0, -90.0, 60.0]] * 3, requires_grad=True)
     target = torch.arange(3)
-    out = left_out(target, target)
-    weight = resampling(scores, torch.zeros(3), out)
+    out = exclusion_mask(target, target)
+    weight = resampling_log_weights(scores, torch.zeros(3), out)
     for correction in ("none", "uniform", "proposal"):
-        counts = drawn(weight, 4, seeded(0))
-        loss = resampled(scores.diagonal(), scores, counts, weight, correction=correction)
+        counts = resample_counts(weight, 4, seeded(0))
+        loss = resampled_softmax(scores.diagonal(), scores, counts, weight, correction=correction)
         (grad,) = torch.autograd.grad(loss.sum(), scores)
         assert loss.isfinite().all()
         assert grad.isfinite().all()
@@ -160,7 +163,7 @@ def test_the_gradient_of_a_weighted_sum_is_right_for_weights_of_any_size() -> No
     weight = torch.rand(20, 15, dtype=torch.float64, generator=generator) ** 8 * 50
     weight[:, :3] = 0
     shift = torch.randn(15, dtype=torch.float64, generator=generator)
-    ours = log_sum(scores, weight, None, shift)
+    ours = weighted_logsumexp(scores, weight, None, shift)
     plain = (scores - shift + weight.log()).logsumexp(1)
     up = torch.randn(20, dtype=torch.float64, generator=generator)
     a, b = (torch.autograd.grad((x * up).sum(), scores)[0] for x in (ours, plain))
@@ -176,7 +179,7 @@ def counted(log_weight: Tensor, draws: int, generator: torch.Generator) -> Tenso
     return below.diff(dim=1, prepend=torch.zeros_like(below[:, :1]))
 
 
-@pytest.mark.parametrize("draw", [drawn, counted], ids=["compiled", "on tensors"])
+@pytest.mark.parametrize("draw", [resample_counts, counted], ids=["compiled", "on tensors"])
 def test_draws_follow_their_law_and_are_as_many_as_asked(draw: object) -> None:
     weight = torch.tensor([[0.0, 0.5, 0.2, 0.0, 0.3, 0.0], [0.1, 0.0, 0.0, 0.9, 0.0, 0.0]])
     rows = 4000
@@ -199,15 +202,15 @@ def test_draws_do_not_depend_on_the_number_of_threads() -> None:
     found = []
     for n in (1, 3):
         torch.set_num_threads(n)
-        found.append(drawn(weight, 20, seeded(1)))
+        found.append(resample_counts(weight, 20, seeded(1)))
     torch.set_num_threads(threads)
     assert torch.equal(*found)
 
 
 def test_on_a_gpu_draws_are_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draw_module, "BLOCK_CELLS", 64)
+    monkeypatch.setattr(draw_module, "PAIRS_AT_A_TIME", 64)
     weight = torch.randn(40, 30, generator=seeded(0)).log_softmax(1).to("meta")
-    assert drawn(weight, 20).shape == (40, 30)
+    assert resample_counts(weight, 20).shape == (40, 30)
 
 
 # BIR ---------------------------------------------------------------------------------------------
@@ -222,7 +225,7 @@ def popular(items: int, skew: float) -> Tensor:
 def law_of_the_resampled(scores: Tensor, p: Tensor, batch: int, seed: int) -> Tensor:
     """Return the probability (I,) that each item is resampled from one batch drawn by p."""
     ids = torch.multinomial(p, batch, replacement=True, generator=seeded(seed))
-    weight = resampling(scores[ids][None], p.log()[ids])[0].exp()
+    weight = resampling_log_weights(scores[ids][None], p.log()[ids])[0].exp()
     return torch.zeros_like(p).index_add_(0, ids, weight)
 
 
@@ -274,9 +277,11 @@ def gradient_weights(correction: str, scores: Tensor, p: Tensor, size: int) -> T
     """Return each item's share of the gradient of a row whose target has probability 0."""
     ids = torch.multinomial(p, size, replacement=True, generator=seeded(5))
     neg = scores[ids][None].clone().requires_grad_()
-    weight = resampling(neg, p.log()[ids])
-    counts = drawn(weight.float(), size, seeded(6))
-    loss = resampled(torch.full((1,), -40.0).double(), neg, counts, weight, correction=correction)
+    weight = resampling_log_weights(neg, p.log()[ids])
+    counts = resample_counts(weight.float(), size, seeded(6))
+    loss = resampled_softmax(
+        torch.full((1,), -40.0).double(), neg, counts, weight, correction=correction
+    )
     (grad,) = torch.autograd.grad(loss.sum(), neg)
     return torch.zeros_like(p).index_add_(0, ids, grad[0])
 

@@ -34,7 +34,7 @@ from softdex.solve.closed.normal_equations import (
     shared_by_items,
     users_side,
 )
-from softdex.solve.closed.rows import solve_exactly
+from softdex.solve.closed.row_systems import solve_exactly
 
 USERS, ITEMS, DIM = 12, 8, 3
 LAM = 0.125
@@ -73,7 +73,7 @@ def log_of(weighted: bool) -> sp.csr_matrix:
 
 def quadratic(kind: str, reg: str = "sum_w", nu: float = 1.0) -> Quadratic:
     make = ials if kind == "ials" else rg
-    power = normal_equations.power("test", reg, nu if reg == "frequency" else 1.0)
+    power = normal_equations.reg_exponent("test", reg, nu if reg == "frequency" else 1.0)
     return make(ITEMS, lam=LAM, nu=power, **KINDS[kind])
 
 
@@ -214,7 +214,7 @@ def test_the_objective_is_the_same_in_blocks(monkeypatch: pytest.MonkeyPatch) ->
     log, loss = log_of(True), quadratic("rgx exact alpha")
     here = loss, double(users_side(log, loss)), *random_vectors(), normal(ITEMS).abs()
     whole = objective(*here)
-    monkeypatch.setattr(normal_equations, "BLOCK", 3)
+    monkeypatch.setattr(normal_equations, "EVENTS_AT_A_TIME", 3)
     assert torch.allclose(objective(*here), whole, rtol=1e-13)
 
 

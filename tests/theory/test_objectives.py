@@ -57,7 +57,7 @@ def test_full_softmax_equals_the_loop() -> None:
 def test_in_blocks_the_softmax_has_the_same_value_and_gradient(
     cells: int, with_bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(softmax_module, "CACHED_CELLS", cells)
+    monkeypatch.setattr(softmax_module, "SCORES_IN_CACHE", cells)
     generator = torch.Generator().manual_seed(1)
     make = lambda *s: torch.randn(*s, dtype=torch.float64, generator=generator, requires_grad=True)  # noqa: E731
     query, items, bias = make(B, D), make(ITEMS, D), make(ITEMS)

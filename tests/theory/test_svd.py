@@ -30,7 +30,7 @@ from softdex.solve.closed.normal_equations import (
     shared_by_users,
     users_side,
 )
-from softdex.solve.closed.rows import solve_exactly
+from softdex.solve.closed.row_systems import solve_exactly
 from softdex.solve.closed.svd import DEGREE, chebyshev, closed_form, full_matrix_form, why_not
 
 TIGHT: dict[str, Any] = {"tolerance": 1e-15, "iterations": 200}

@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 import pytest
 
 from softdex.data.arrow import plain_table, plain_type
-from softdex.data.keys import as_list, encode
+from softdex.data.keys import as_list, factorize
 from softdex.errors import DataError, SoftdexError
 from softdex.model.filter import allowed, check_columns
 
 NAMES = ["ham", "jam", "pie", "tea"]
-KEYS, _ = encode(pa.array(NAMES))
+KEYS, _ = factorize(pa.array(NAMES))
 TABLE = plain_table(
     pa.table(
         {

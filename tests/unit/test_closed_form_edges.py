@@ -12,7 +12,7 @@ import softdex as sdx
 from softdex.model.start import take_over
 from softdex.recipes.rg import rg
 from softdex.solve.closed.normal_equations import Side
-from softdex.solve.closed.rows import solve_by_cg
+from softdex.solve.closed.row_systems import solve_by_cg
 
 QUICK = {"dim": 8, "epochs": 3, "device": "cpu"}
 
@@ -92,7 +92,7 @@ def test_rg2_has_no_interaction_and_rgx_has(log: sdx.Interactions) -> None:
 
 
 def test_an_exponent_needs_a_regulariser_that_has_one(log: sdx.Interactions) -> None:
-    with pytest.raises(sdx.SoftdexError, match="nu is of reg='frequency'"):
+    with pytest.raises(sdx.SoftdexError, match=r"nu=0\.3 needs reg='frequency'"):
         sdx.fit("ials", log, reg="sum_w", nu=0.3)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import softdex as sdx
-from softdex.data import delimited
+from softdex.data.layout import guess_layout
 from softdex.errors import DataError
 
 HEAD = "user,item,time\n"
@@ -122,7 +122,7 @@ def test_any_separator_can_be_named(write: Write, text: str, separator: str) -> 
 
 def test_the_separator_is_the_one_that_cuts_all_lines_alike(write: Write) -> None:
     path = write("1;2;3,5\n1;3;4\n2;3;5,5\n")
-    assert delimited.layout(path, None, "utf-8").separator == ";"
+    assert guess_layout(path, None, "utf-8").separator == ";"
     assert rows(sdx.read(path, user=0, item=1)) == [(1, 2), (1, 3), (2, 3)]
 
 

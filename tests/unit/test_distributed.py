@@ -16,7 +16,7 @@ from torch import Tensor, multiprocessing
 from softdex.distributed import gathered
 from softdex.encode.table import Table
 from softdex.errors import ShapeError
-from softdex.objective.sampled import FLOOR, sampled_softmax
+from softdex.objective.sampled import MASKED_SCORE, sampled_softmax
 
 USERS, ITEMS, DIM, ROWS = 6, 7, 5, 10
 # where the batch is cut in two; the last one leaves a rank nothing, as a last batch may
@@ -53,7 +53,7 @@ def in_batch(
     own = start + torch.arange(len(query))
     hit = everyones == targets[:, None]
     pos = scores.gather(1, own[:, None])[:, 0]
-    neg = scores.masked_fill(hit, FLOOR)
+    neg = scores.masked_fill(hit, MASKED_SCORE)
     return sampled_softmax(pos, neg, logq, logq[own], None, correct="all"), hit
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import softdex as sdx
-from softdex.data.keys import encode
+from softdex.data.keys import factorize
 from softdex.data.ragged import Ragged
 from softdex.encode.history import Recent
 from softdex.errors import SoftdexError
@@ -68,8 +68,8 @@ def made(
         torch.tensor(float(beam), dtype=torch.float64),
         torch.tensor(product),
     )
-    users, _ = encode(pa.array(["a", "b"]))
-    keys, _ = encode(pa.array([f"i{i:02d}" for i in range(items)]))
+    users, _ = factorize(pa.array(["a", "b"]))
+    keys, _ = factorize(pa.array([f"i{i:02d}" for i in range(items)]))
     past = np.random.default_rng(0).permutation(items)[:had].astype(np.int32)
     counts = np.arange(items)[::-1] + 1  # i00 is the most popular
     seen, columns = Ragged(np.array([0, had, had]), past), table and pa.table(table)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import softdex as sdx
-from softdex.data.interactions import gini, span
+from softdex.data.describe import gini, time_span
 from softdex.errors import DataError, SoftdexError
 
 EVENTS = {
@@ -261,7 +261,7 @@ def test_describe_counts_everything() -> None:
     assert facts["popularity"] == "top 1 % of items take 66.7%; Gini 0.33"
     assert facts["item columns"] == "price"
     assert facts["user columns"] == "age"
-    assert "unsorted" in facts["warning 1"]
+    assert "time order" in facts["warning 1"]
     assert "rows per user" in str(facts)
 
 
@@ -276,11 +276,11 @@ def test_describe_counts_keys_without_rows() -> None:
     ("columns", "words"),
     [
         ({"time": [7, 7, 7, 7]}, "all times are equal"),
-        ({"time": [2, 1, 3, 4]}, "times are unsorted inside users"),
+        ({"time": [2, 1, 3, 4]}, "rows are not in time order per user"),
         ({"user": [1, 1, 2, 3]}, "2 users have one row"),
         ({"user": ["1.0", "1.0", "2.0", "2.0"]}, "user ids look like floats (1.0)"),
         ({"item": [1.5, 2.5, 1.5, 2.5]}, "item ids look like floats (1.5)"),
-        ({"item": ["a", "b", "a ", "b"]}, "some item ids have blanks around them"),
+        ({"item": ["a", "b", "a ", "b"]}, "some item ids start or end with a blank"),
     ],
 )
 def test_what_looks_wrong_is_said_in_a_sentence(columns: dict[str, Any], words: str) -> None:
@@ -303,14 +303,14 @@ def test_gini_is_the_mean_difference(counts: list[int], wanted: float) -> None:
 
 @pytest.mark.parametrize("scale", [1, 10**3, 10**6, 10**9])
 def test_unix_times_are_shown_as_dates_in_every_unit(scale: int) -> None:
-    assert span(np.array([1_577_836_800, 1_580_515_200]) * scale) == "2020-01-01 .. 2020-02-01"
+    assert time_span(np.array([1_577_836_800, 1_580_515_200]) * scale) == "2020-01-01 .. 2020-02-01"
 
 
 @pytest.mark.parametrize(
     ("times", "wanted"), [([1, 500], "1 .. 500"), ([0.5, 2.5], "0.5 .. 2.5"), ([1e30, 2e30], None)]
 )
 def test_other_times_are_shown_as_numbers(times: list[float], wanted: str | None) -> None:
-    assert span(np.array(times)) == (wanted or "1e+30 .. 2e+30")
+    assert time_span(np.array(times)) == (wanted or "1e+30 .. 2e+30")
 
 
 def test_dates_of_arrow_are_shown_as_dates() -> None:

@@ -12,7 +12,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from softdex.data.keys import FEW, Keys, encode, plain, range_keys, restore
+from softdex.data.arrow import unwrapped
+from softdex.data.keys import BISECT_UP_TO, Keys, factorize, range_keys, restore
 from softdex.errors import DataError
 
 WORDS = ["b", "a", "c", "a"]
@@ -20,7 +21,7 @@ UUIDS = [uuid.UUID(int=i) for i in (3, 1, 2, 1)]
 
 
 def keys_of(cells: Any, kind: pa.DataType | None = None) -> Keys:
-    return encode(pa.array(cells, kind))[0]
+    return factorize(pa.array(cells, kind))[0]
 
 
 @pytest.mark.parametrize(
@@ -45,8 +46,8 @@ def keys_of(cells: Any, kind: pa.DataType | None = None) -> Keys:
         (pa.chunked_array([], pa.string()), []),
     ],
 )
-def test_encoding_sorts_keys_and_finds_each_cell(column: Any, wanted: list[Any]) -> None:
-    keys, rows = encode(column)
+def test_factorizing_sorts_keys_and_finds_each_cell(column: Any, wanted: list[Any]) -> None:
+    keys, rows = factorize(column)
     assert keys.all().to_pylist() == wanted
     assert rows.dtype == np.int32
     assert keys.take(rows).to_pylist() == column.to_pylist()
@@ -60,10 +61,10 @@ def test_rows_do_not_depend_on_the_order_of_the_file() -> None:
 def test_what_cannot_be_compared_is_refused(kind: pa.DataType) -> None:
     cell: Any = [1] if pa.types.is_list(kind) else {"a": 1}
     with pytest.raises(DataError, match=r"users that can be compared .*Cast the column"):
-        encode(pa.array([cell], kind), "user")
+        factorize(pa.array([cell], kind), "user")
 
 
-@pytest.mark.parametrize("times", [1, FEW], ids=["few", "many"])
+@pytest.mark.parametrize("times", [1, BISECT_UP_TO], ids=["few", "many"])
 @pytest.mark.parametrize(
     ("keys", "asked", "wanted"),
     [
@@ -187,9 +188,9 @@ def test_the_hash_does_not_see_how_an_array_is_laid_out() -> None:
     assert range_keys(3).sha256[:16] == "84bf2c6aa6ecf05c"
 
 
-def test_plain_strips_every_wrapping() -> None:
+def test_unwrapping_strips_dictionaries_views_and_extension_types() -> None:
     words = pa.array(["a", None, "a"])
     views = pa.DictionaryArray.from_arrays([0, None, 0], pa.array(["a"], pa.string_view()))
     for column in (words, words.dictionary_encode(), words.cast(pa.string_view()), views):
-        assert plain(column).to_pylist() == ["a", None, "a"]
-    assert plain(pa.array(UUIDS)).to_pylist() == [u.bytes for u in UUIDS]
+        assert unwrapped(column).to_pylist() == ["a", None, "a"]
+    assert unwrapped(pa.array(UUIDS)).to_pylist() == [u.bytes for u in UUIDS]

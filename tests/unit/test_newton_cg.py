@@ -26,8 +26,8 @@ from softdex.score.product import Cosine, Dot
 from softdex.solve.checkpoint import Checkpointer
 from softdex.solve.closed import als
 from softdex.solve.closed import normal_equations as ne
+from softdex.solve.closed.newton import Newton, NewtonSettings, NewtonSteps, penalty, query_of
 from softdex.solve.closed.newton_cg import derivatives, minimise, newton_step, steihaug
-from softdex.solve.closed.newton_job import Job, Settings, Trainer, penalty, query_of
 from softdex.solve.loop import Outcome, Progress, Schedule, train
 
 ENCODERS = {"user": 1.0, "history": 0.0, "mix": 0.5}
@@ -40,7 +40,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 def make(
     log: sdx.Interactions, encoder: str, epochs: int = 6, dim: int = 4, **settings: Any
-) -> Job:
+) -> Newton:
     """RG2 with each kind of encoder, at a random start."""
     users, items = (random(n, dim, seed=n).float() / 2 for n in (log.num_users, log.num_items))
     scorer, share = Dot(items), torch.tensor(ENCODERS[encoder])
@@ -48,7 +48,7 @@ def make(
     made = Users(users) if encoder == "user" else mixed
     quadratic = ne.rg(log.num_items, alpha=ALPHA, lam=LAM, nu=1.0)
     loss, schedule = partial(rg_of_vectors, alpha=ALPHA), Schedule(epochs, 0, "cpu")
-    return Job(made, scorer, loss, penalty(quadratic, log), schedule, Settings(**settings))
+    return Newton(made, scorer, loss, penalty(quadratic, log), schedule, NewtonSettings(**settings))
 
 
 # any smooth function
@@ -192,7 +192,7 @@ def test_from_the_same_start_it_ends_no_higher_than_alternating_least_squares(
     made = make(log, "user", epochs=30, products=100, precision="float64")
     quadratic = ne.rg(log.num_items, alpha=ALPHA, lam=LAM, nu=1.0)
     parts = Users(made.encoder.vectors.weight.clone()), Dot(made.scorer.items.weight.clone())
-    closed = als.Job(*parts, quadratic, 0, Schedule(60, 0, "cpu"))
+    closed = als.Alternating(*parts, quadratic, 0, Schedule(60, 0, "cpu"))
     other = train(closed, log).history[-1]["loss"]
     own = train(made, log).history[-1]["loss"] - ALPHA  # als leaves the constant alpha out
     assert own <= other + 1e-5
@@ -319,7 +319,9 @@ def test_memory_grows_with_the_log_and_the_vectors(log: sdx.Interactions) -> Non
     made = make(log, "mix")
     half = log.select(np.arange(len(log)) % 2 == 0)
     assert made.memory(half) < made.memory(log)
-    assert made.memory(log) < made._replace(settings=Settings(precision="float64")).memory(log)
+    assert made.memory(log) < made._replace(settings=NewtonSettings(precision="float64")).memory(
+        log
+    )
     assert make(log, "history").memory(log) < made.memory(log)
     assert made.probe(log, None) is None
 
@@ -331,7 +333,7 @@ class Killed(Exception):
     """Stands for a process that ends."""
 
 
-def weights(made: Job) -> list[Tensor]:
+def weights(made: Newton) -> list[Tensor]:
     return [made.encoder.vectors.weight, made.scorer.items.weight]
 
 
@@ -347,9 +349,9 @@ def test_a_run_that_was_killed_resumes_bit_by_bit(
     """Killed after so many products: inside a step, of which nothing is kept."""
     whole = make(log, "mix", precision=precision)
     expected = train(whole, log)
-    products, plain = 0, Trainer.run_epoch
+    products, plain = 0, NewtonSteps.run_epoch
 
-    def run_epoch(self: Trainer, progress: Progress, pause: Any) -> float:
+    def run_epoch(self: NewtonSteps, progress: Progress, pause: Any) -> float:
         def watched() -> None:
             nonlocal products
             products += 1
@@ -359,13 +361,13 @@ def test_a_run_that_was_killed_resumes_bit_by_bit(
 
         return plain(self, progress, watched)
 
-    def run(resume: bool) -> tuple[Job, Outcome]:
+    def run(resume: bool) -> tuple[Newton, Outcome]:
         made = make(log, "mix", precision=precision)
         made = made._replace(schedule=made.schedule._replace(checkpoint_seconds=0.0))
         return made, train(made, log, checkpointer=Checkpointer(tmp_path, {}, resume=resume))
 
     with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "run_epoch", run_epoch)
+        patched.setattr(NewtonSteps, "run_epoch", run_epoch)
         with pytest.raises(Killed):
             run(resume=False)
     made, outcome = run(resume=True)

@@ -70,7 +70,7 @@ def test_blocks_of_items_do_not_change_the_lists(
     log: sdx.Interactions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = cosine_neighbours(log.csr(), 10)
-    monkeypatch.setattr(neighbours, "BLOCK_BYTES", 8 * 10 * 7)
+    monkeypatch.setattr(neighbours, "LISTS_BYTES", 8 * 10 * 7)
     pieces = cosine_neighbours(log.csr(), 10)
     assert (whole != pieces).nnz == 0
 

@@ -152,13 +152,13 @@ def test_given_can_cut_a_validation_share_off_train_without_touching_test() -> N
     assert set(plain.test.masked.ids) == set(cut.test.masked.ids)
 
 
-def test_repeated_targets_that_are_masked_are_not_asked_and_the_card_says_so() -> None:
+def test_repeated_targets_that_are_masked_are_dropped_and_the_card_says_so() -> None:
     log = sdx.read([("a", "x", 1), ("a", "y", 2), ("a", "x", 3)])
     with pytest.raises(sdx.DataError, match="nothing is held out"):
         sdx.split.leave_last(log, valid=False)
     log = sdx.read([("a", "x", 1), ("a", "y", 2), ("a", "x", 3), ("b", "x", 1), ("b", "y", 2)])
     split = sdx.split.leave_last(log, valid=False)
-    assert split.card.notes == ["1 test events repeat a masked item and are not asked"]
+    assert split.card.notes == ["1 test events repeat a masked item and are no targets"]
 
 
 def test_a_random_split_of_a_log_with_times_warns_of_leakage(

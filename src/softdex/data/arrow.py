@@ -1,23 +1,70 @@
-"""Arrow columns in the plain types that a model stores them in."""
+"""Arrow columns: values without their wrapping, and the types that a saved model stores."""
 
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from softdex.data.keys import REFUSED
 from softdex.messages import say
+
+NOT_CONVERTIBLE = (pa.ArrowException, OverflowError, TypeError)  # what conversions raise
+
+
+def combined(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column as a single array."""
+    if isinstance(column, pa.Array):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def unwrapped(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values under any dictionary, run-end encoding, view or extension type."""
+    if not isinstance(column, pa.ChunkedArray):
+        column = pa.chunked_array([column])
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        parts = [part.storage for part in column.chunks]
+        return unwrapped(pa.chunked_array(parts, kind.storage_type))
+    if pa.types.is_dictionary(kind):
+        empty = unwrapped(pa.array([], kind.value_type)).type
+        parts = [combined(unwrapped(c.dictionary)).take(c.indices) for c in column.chunks]
+        return pa.chunked_array(parts, empty)
+    if pa.types.is_run_end_encoded(kind):
+        return unwrapped(pc.run_end_decode(column))
+    return without_views(column)
+
+
+def without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Cast string views, which polars exports and few Arrow functions accept, to large strings."""
+    kind, wanted = column.type, _without_views(column.type)
+    if pa.types.is_dictionary(kind) and _without_views(kind.value_type) != kind.value_type:
+        return unwrapped(column)
+    return column if kind == wanted else column.cast(wanted)
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(_without_views(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
+    return kind
 
 
 def plain_table(table: pa.Table) -> pa.Table:
-    """The same columns in plain types; one whose type has no plain form is left out, and said."""
+    """Cast each column to its plain type; drop columns without one, and say so."""
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         kind = plain_type(column.type)
         try:
             if kind is None:
-                raise TypeError("no plain form")
+                raise TypeError("no plain type")
             columns[name] = column if kind == column.type else _cast(column, kind)
-        except REFUSED:
+        except NOT_CONVERTIBLE:
             say(f"item column {name} is left out: softdex does not store the type {column.type}")
     return pa.table(columns)
 
@@ -29,17 +76,17 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType | None:
-    """The type a column of this type is kept in, None when it cannot be.
+    """The type in which a saved model stores columns of this type, or None if it cannot.
 
-    Cells of plain types are backed by bytes of their own, so a small file cannot unfold into a
-    large table: no dictionaries, views, runs or lists of nothing.
+    Plain types have no dictionaries, views, run ends or lists of nulls. Every cell is backed by
+    its own bytes, so a small file cannot expand into a large table.
     """
     types = pa.types
     if types.is_dictionary(kind):
         return plain_type(kind.value_type)
     if types.is_string_view(kind) or types.is_binary_view(kind):
         return pa.large_string() if types.is_string_view(kind) else pa.large_binary()
-    if _is_listed(kind):
+    if _is_list_like(kind):
         inside = plain_type(kind.value_type)
         if inside is None or types.is_null(inside):
             return None
@@ -54,11 +101,11 @@ def plain_type(kind: pa.DataType) -> pa.DataType | None:
     if isinstance(kind, pa.BaseExtensionType):
         inside = plain_type(kind.storage_type)
         return kind if inside == kind.storage_type else inside
-    nothing = types.is_fixed_size_binary(kind) and kind.byte_width == 0
-    return None if nothing or types.is_nested(kind) or types.is_run_end_encoded(kind) else kind
+    no_bytes = types.is_fixed_size_binary(kind) and kind.byte_width == 0
+    return None if no_bytes or types.is_nested(kind) or types.is_run_end_encoded(kind) else kind
 
 
-def _is_listed(kind: pa.DataType) -> bool:
+def _is_list_like(kind: pa.DataType) -> bool:
     types = pa.types
     return (
         types.is_list(kind)

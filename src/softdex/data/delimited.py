@@ -1,4 +1,4 @@
-"""Delimited text: guess its layout, read it fast, and find its bad lines when that fails."""
+"""Delimited text: read it fast, or line by line where that finds the bad lines."""
 
 from __future__ import annotations
 
@@ -6,16 +6,10 @@ import codecs
 import csv
 import gzip
 import io
-import math
 import mmap
-import re
-import zlib
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -23,138 +17,55 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from softdex.errors import DataError, some
+from softdex.data.layout import STAND_IN, Layout, is_long, open_bytes, readable
+from softdex.errors import first_few
 
-SEPARATORS = ("::", "\t", ", ", ",", ";", "|", " ")
 NULLS = ["", "null", "NULL", "NaN", "nan", "None", "\\N", "NA", "N/A"]
-INTER_TYPES = (":token", ":float", ":token_seq", ":float_seq")  # RecBole's header suffixes
-STAND_IN = "\x1f"  # one byte for `::`, which the fast parser cannot take
-HEAD = 1 << 16  # bytes that the layout is guessed from
-BLOCK = 1 << 22
-LONGEST = 1 << 30  # characters of a field; Python's own limit would refuse long texts
+BLOCK_BYTES = 1 << 22  # parsed at a time; a quoted line break may fall anywhere
+LONGEST_FIELD = 1 << 30  # characters; Python's own limit would refuse long texts
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How a text file is cut into columns. The first `skip` lines are not data."""
+def read_fast(layout: Layout, columns: list[str], ids: Collection[str]) -> pa.Table:
+    """Read columns with the fast parser.
 
-    path: Path
-    separator: str
-    encoding: str
-    names: list[str]
-    has_header: bool
-    skip: int
-    sample: list[list[str]]
+    Args:
+        layout: of the file.
+        columns: names of the columns to read.
+        ids: those that hold ids: they come as int64 if that loses nothing, else as strings.
 
-    @property
-    def byte(self) -> str:
-        """What separates the columns once the file is in memory: always one byte."""
-        return STAND_IN if _is_long(self.separator) else self.separator
-
-    def without_header(self) -> Layout:
-        """The same file, its first line taken for data."""
-        if not self.has_header:
-            return self
-        names = [str(i) for i in range(len(self.names))]
-        rows = [self.names, *self.sample]
-        return Layout(self.path, self.separator, self.encoding, names, False, self.skip - 1, rows)
-
-
-def layout(path: Path, separator: str | None, encoding: str) -> Layout:
-    """Guess separator, header and column names from the first lines of a file."""
-    if separator is not None and (not separator or set(separator) & set('"\r\n')):
-        raise DataError(f"read: separator={separator!r}. Expected a character, or a few.")
-    lines = _first_lines(path, encoding)
-    skip = next(i for i, line in enumerate(lines) if line.strip())
-    lines = [line for line in lines if line.strip()]
-    if separator is None:
-        separator = _guess_separator(lines[:100])
-    rows = [_split(line, separator) for line in lines[:1000]]
-    first = [cell.strip() for cell in rows[0]]
-    if len(first) == 1:
-        raise DataError(
-            f"read: {path} has one column ({first[0][:40]!r}). Expected at least a user and an "
-            "item column. If another character separates them, name it: read(separator=...)."
-        )
-    if any(_is_number(cell) for cell in first) or not any(first):
-        names = [str(i) for i in range(len(first))]
-        return Layout(path, separator, encoding, names, False, skip, rows)
-    if all(cell.endswith(INTER_TYPES) for cell in first):
-        first = [cell.rsplit(":", 1)[0] for cell in first]
-    names = [name or str(i) for i, name in enumerate(first)]
-    twice = [name for i, name in enumerate(names) if name in names[:i]]
-    if twice:
-        raise DataError(
-            f"read: {path} has duplicate headers ({some(twice)}). Rename them in the file."
-        )
-    return Layout(path, separator, encoding, names, True, skip + 1, rows[1:])
-
-
-def has_numbers(shape: Layout) -> bool:
-    """Whether there is a number in the sample, so that a first line without is a header."""
-    return any(_is_number(cell) for row in shape.sample for cell in row)
-
-
-def _first_lines(path: Path, encoding: str) -> list[str]:
-    with _reading(path, encoding), _open(path) as file:
-        head = file.read(HEAD)
-        wide = codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
-        text = head.decode(encoding, errors="replace").lstrip("\ufeff")
-    if b"\0" in head and not wide:
-        hint = (
-            " It starts like UTF-16: pass encoding='utf-16'."
-            if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-            else " Expected CSV, TSV or Parquet."
-        )
-        raise DataError(f"read: {path} is not a text table (it holds zero bytes).{hint}")
-    if not text.strip():
-        raise DataError(f"read: {path} is empty. Expected a table with a user and an item column.")
-    lines = re.split(r"\r\n|\r|\n", text)
-    whole = lines[:-1] if len(head) == HEAD else lines
-    return whole if any(map(str.strip, whole)) else lines
-
-
-def _guess_separator(lines: list[str]) -> str:
-    """The separator that cuts most lines like the first; of several, the one that cuts finest."""
-
-    def fit(separator: str) -> tuple[int, int]:
-        widths = [len(_split(line, separator)) for line in lines]
-        return (widths.count(widths[0]), widths[0]) if widths[0] > 1 else (0, 0)
-
-    return max((s for s in SEPARATORS if s in lines[0]), key=fit, default=",")
-
-
-def load(shape: Layout, columns: list[str], ids: Collection[str]) -> pa.Table:
-    """Read these columns with the fast parser; ids are integers or strings.
-
-    Raises `pa.ArrowInvalid` where a line does not parse: `load_lines` then says which.
+    Raises:
+        pa.ArrowInvalid: a line does not parse; `read_by_line` says which.
     """
-    content = _content(shape)
-    if next(_inspect(content, shape, columns), None) is None:
+    content = _content(layout)
+    if next(_inspect(content, layout, columns), None) is None:
         return _empty(columns)
     start = 0
-    for _ in range(shape.skip):
+    for _ in range(layout.skip):
         start = content.find(b"\n", start) + 1
-    quotes = not _is_long(shape.separator) and content.find(b'"', start) >= 0
-    table = _parse(content, shape, columns, ids, quotes=quotes)
-    # a field over several lines is fine if its quotes are: one left open swallows the lines below
-    if quotes and table.num_rows != _num_lines(content) - shape.skip:
-        for number, _, problem in _inspect(content, shape, columns):
+    quotes = not is_long(layout.separator) and content.find(b'"', start) >= 0
+    table = _parse(content, layout, columns, ids, quotes=quotes)
+    # a field may span several lines if its quotes close; one left open swallows the lines below
+    if quotes and table.num_rows != _num_lines(content) - layout.skip:
+        for number, _, problem in _inspect(content, layout, columns):
             if problem:
                 raise pa.ArrowInvalid(f"line {number}: {problem}")
     return table
 
 
-def load_lines(
-    shape: Layout, columns: list[str], ids: Collection[str]
+def read_by_line(
+    layout: Layout, columns: list[str], ids: Collection[str]
 ) -> tuple[pa.Table, np.ndarray, dict[str, list[int]]]:
-    """Read a file line by line: the rows that parse, their line numbers, and what is wrong."""
-    content = _content(shape)
+    """Read columns line by line.
+
+    Returns:
+        the rows that parse, the line number of each, and the line numbers of the rest per problem.
+    """
+    content = _content(layout)
     problems: dict[str, list[int]] = defaultdict(list)
     lines: list[int] = []
     kept = io.StringIO()
-    write = csv.writer(kept, delimiter=shape.byte)  # ends lines with CR LF, so it quotes both
-    for number, cells, problem in _inspect(content, shape, columns):
+    write = csv.writer(kept, delimiter=layout.byte)  # ends lines with CR LF, so it quotes both
+    for number, cells, problem in _inspect(content, layout, columns):
         if problem:
             problems[problem].append(number)
         else:
@@ -162,9 +73,9 @@ def load_lines(
             lines.append(number)
     if not lines:
         return _empty(columns), np.zeros(0, np.int64), problems
-    clean = Layout(shape.path, shape.byte, "utf-8", shape.names, False, 0, shape.sample)
+    clean = Layout(layout.path, layout.byte, "utf-8", layout.names, False, 0, layout.sample)
     text = kept.getvalue().encode(errors="surrogateescape")
-    block = min(max(BLOCK, len(text)), 2**31 - 2)  # a field may be longer than a usual block
+    block = min(max(BLOCK_BYTES, len(text)), 2**31 - 2)  # a field may be longer than a block
     table = _parse(text, clean, columns, ids, quotes=True, block=block)
     return table, np.array(lines), problems
 
@@ -175,28 +86,28 @@ def _empty(columns: list[str]) -> pa.Table:
 
 def _parse(
     content: Any,
-    shape: Layout,
+    layout: Layout,
     columns: list[str],
     ids: Collection[str],
     *,
     quotes: bool,
-    block: int = BLOCK,
+    block: int = BLOCK_BYTES,
 ) -> pa.Table:
     try:
-        table = _fast(content, shape, columns, ids, quotes, block)
+        table = _arrow_csv(content, layout, columns, ids, quotes, block)
     except pa.ArrowInvalid as error:
         if "conversion error" not in str(error):
             raise
-        # the type guessed from the first block does not hold further down
-        table = _fast(content, shape, columns, columns, quotes, block)
+        # the type inferred from the first block does not fit further down
+        table = _arrow_csv(content, layout, columns, columns, quotes, block)
     if pa.binary() in table.schema.types:
         raise pa.ArrowInvalid("a column that is not valid UTF-8")
     with ThreadPoolExecutor() as pool:
-        found = dict(zip(ids, pool.map(integers, [table[name] for name in ids]), strict=True))
+        found = dict(zip(ids, pool.map(as_integers, [table[name] for name in ids]), strict=True))
     return pa.table({name: found.get(name, table[name]) for name in columns})
 
 
-def integers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def as_integers(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Text as int64 if that loses nothing: not "007", "1.0", "0x1F" or more than 64 bits."""
     try:
         whole = column.cast(pa.int64())
@@ -204,20 +115,21 @@ def integers(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column
     values = (whole.drop_null() if whole.null_count else whole).to_numpy()
     negative = values[values < 0]
-    positive = (-negative).view(np.uint64)  # the least integer has no negative among the signed
-    length = len(values) + len(negative) + _further_digits(values) + _further_digits(positive)
+    positive = (-negative).view(np.uint64)  # -2^63 has no int64 counterpart
+    length = len(values) + len(negative) + _digits_after_first(values)
+    length += _digits_after_first(positive)
     return whole if length == (pc.sum(pc.binary_length(column)).as_py() or 0) else column
 
 
-def _further_digits(values: np.ndarray) -> int:
-    """How many decimal digits the positive integers have after their first."""
+def _digits_after_first(values: np.ndarray) -> int:
+    """Total number of decimal digits of the positive integers, less one per integer."""
     longest = len(str(int(values.max(initial=0))))
     return sum(int(np.count_nonzero(values >= 10**p)) for p in range(1, longest))
 
 
-def _fast(
+def _arrow_csv(
     content: Any,
-    shape: Layout,
+    layout: Layout,
     columns: list[str],
     texts: Collection[str],
     quotes: bool,
@@ -226,10 +138,10 @@ def _fast(
     return pacsv.read_csv(
         pa.BufferReader(pa.py_buffer(content)),
         read_options=pacsv.ReadOptions(
-            column_names=shape.names, skip_rows=shape.skip, block_size=block
+            column_names=layout.names, skip_rows=layout.skip, block_size=block
         ),
         parse_options=pacsv.ParseOptions(
-            delimiter=shape.byte, quote_char='"' if quotes else False, newlines_in_values=quotes
+            delimiter=layout.byte, quote_char='"' if quotes else False, newlines_in_values=quotes
         ),
         convert_options=pacsv.ConvertOptions(
             include_columns=columns,
@@ -240,17 +152,17 @@ def _fast(
     )
 
 
-def _content(shape: Layout) -> Any:
-    """The whole file as UTF-8 with one-byte separators, mapped if it stands so on the disk."""
-    with _reading(shape.path, shape.encoding), _open(shape.path) as file:
-        is_utf8 = codecs.lookup(shape.encoding).name in ("utf-8", "utf-8-sig")
-        if is_utf8 and not _is_long(shape.separator) and not isinstance(file, gzip.GzipFile):
+def _content(layout: Layout) -> Any:
+    """The file as UTF-8 with one-byte separators; memory-mapped if it is so on disk."""
+    with readable(layout.path, layout.encoding), open_bytes(layout.path) as file:
+        is_utf8 = codecs.lookup(layout.encoding).name in ("utf-8", "utf-8-sig")
+        if is_utf8 and not is_long(layout.separator) and not isinstance(file, gzip.GzipFile):
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         content = file.read()
         if not is_utf8:
-            content = content.decode(shape.encoding).encode()
-    if _is_long(shape.separator):
-        content = content.replace(shape.separator.encode(), STAND_IN.encode())
+            content = content.decode(layout.encoding).encode()
+    if is_long(layout.separator):
+        content = content.replace(layout.separator.encode(), STAND_IN.encode())
     return content
 
 
@@ -260,28 +172,28 @@ def _num_lines(content: Any) -> int:
         end -= 1
     values = np.frombuffer(content, np.uint8)[:end]
     mark = ord("\n" if content.find(b"\n") >= 0 else "\r")
-    blocks = (values[at : at + BLOCK] for at in range(0, end, BLOCK))
+    blocks = (values[at : at + BLOCK_BYTES] for at in range(0, end, BLOCK_BYTES))
     return 1 + sum(int(np.count_nonzero(block == mark)) for block in blocks)
 
 
 def explain(problems: dict[str, list[int]], unit: str = "line") -> str:
-    """One clause a problem: how many lines, and the first of them."""
+    """One clause per problem: how many lines have it, and the first of them."""
     parts = []
     for problem, lines in problems.items():
         where = f"{unit} {lines[0]}"
         if len(lines) > 1:
-            where = f"{len(lines):,} {unit}s ({some(lines)})"
+            where = f"{len(lines):,} {unit}s ({first_few(lines)})"
         parts.append(f"{problem}: {where}")
     return "; ".join(parts)
 
 
 def _inspect(
-    content: Any, shape: Layout, columns: Collection[str]
+    content: Any, layout: Layout, columns: Collection[str]
 ) -> Iterator[tuple[int, list[str], str]]:
-    """Number, cells and problem (or "") of every line, blank ones left out."""
-    places, width = [shape.names.index(name) for name in columns], len(shape.names)
-    for number, cells, problem in _records(content, shape):
-        if number <= shape.skip or not (cells or problem):
+    """Number, cells and problem ("" if none) of every line of data that is not blank."""
+    places, width = [layout.names.index(name) for name in columns], len(layout.names)
+    for number, cells, problem in _records(content, layout):
+        if number <= layout.skip or not (cells or problem):
             continue
         if not problem and len(cells) != width:
             problem = f"expected {width} columns, got {len(cells)}"
@@ -290,15 +202,15 @@ def _inspect(
         yield number, cells, problem
 
 
-def _records(content: Any, shape: Layout) -> Iterator[tuple[int, list[str], str]]:
+def _records(content: Any, layout: Layout) -> Iterator[tuple[int, list[str], str]]:
     source = pa.BufferReader(pa.py_buffer(content))
     text = io.TextIOWrapper(source, encoding="utf-8-sig", errors="surrogateescape", newline="")
     lines = _Lines(text)
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST))
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
     reader = csv.reader(
         lines,
-        delimiter=shape.byte,
-        quoting=csv.QUOTE_NONE if _is_long(shape.separator) else csv.QUOTE_MINIMAL,
+        delimiter=layout.byte,
+        quoting=csv.QUOTE_NONE if is_long(layout.separator) else csv.QUOTE_MINIMAL,
         strict=True,
     )
     number = 1
@@ -316,7 +228,7 @@ def _records(content: Any, shape: Layout) -> Iterator[tuple[int, list[str], str]
 
 
 class _Lines(Iterator[str]):
-    """Lines of a text, of which the last ones taken can be put back."""
+    """Lines of a text; the last ones taken can be put back."""
 
     def __init__(self, text: IO[str]) -> None:
         self.text, self.taken, self.waiting = text, list[str](), deque[str]()
@@ -328,46 +240,3 @@ class _Lines(Iterator[str]):
     def put_back_all_but_first(self) -> None:
         self.waiting.extendleft(reversed(self.taken[1:]))
         del self.taken[1:]
-
-
-def _open(path: Path) -> IO[bytes]:
-    with path.open("rb") as file:
-        zipped = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rb") if zipped else path.open("rb")  # type: ignore[return-value]
-
-
-@contextmanager
-def _reading(path: Path, encoding: str) -> Iterator[None]:
-    """Turn what can go wrong with a file into one kind of error."""
-    try:
-        yield
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"read: cannot read {path} ({error}). Is it whole, and readable?") from None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise DataError(
-            f"read: {path}: line {line} is not valid {encoding} ({error.reason}). Pass the "
-            "encoding it was written in, e.g. encoding='latin-1'."
-        ) from None
-    except LookupError:
-        raise DataError(f"read: unknown encoding {encoding!r}. Try 'utf-8' or 'latin-1'.") from None
-
-
-def _is_long(separator: str) -> bool:
-    """More than one byte: replaced by a stand-in, and such files know no quotes."""
-    return len(separator.encode()) > 1
-
-
-def _split(line: str, separator: str) -> list[str]:
-    return (
-        line.split(separator)
-        if _is_long(separator)
-        else next(csv.reader([line], delimiter=separator))
-    )
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        return math.isfinite(float(cell))
-    except ValueError:
-        return False

@@ -1,6 +1,7 @@
-"""Holdouts: what a model may see of a user, what it is asked for, what is left out of its list.
+"""Holdouts: per held-out user, the history a model may see, its targets, and the masked items.
 
-A split gives every event of a log a part; `assemble` turns the parts into train and holdouts.
+A split assigns every event of a log to a part; `assemble` turns the parts into a training log and
+holdouts.
 """
 
 from __future__ import annotations
@@ -26,9 +27,15 @@ TRAIN, VALID, TEST, VALID_INPUT, TEST_INPUT, DROPPED = range(6)
 @final
 @dataclass(frozen=True)
 class Card:
-    """How a split was made, so that a number can be traced to it.
+    """How a split was made, so that a metric can be traced to it.
 
-    `data_sha256` names the log, `sha256` the split of it.
+    Attributes:
+        name: the split, e.g. "leave_last".
+        arguments: the arguments it was called with.
+        counts: events, users, items and targets per part.
+        data_sha256: hash of the log.
+        sha256: hash of the parts.
+        notes: warnings, e.g. that the split ignores time.
     """
 
     name: str
@@ -39,7 +46,7 @@ class Card:
     notes: list[str] = field(default_factory=list)
 
     def json(self) -> dict[str, Any]:
-        """The card as plain values."""
+        """The card as a dict that JSON can hold."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -52,13 +59,17 @@ class Card:
 @final
 @dataclass(frozen=True, eq=False)
 class Holdout:
-    """What a model is asked, fixed by the split. Row b of each part belongs to `users[b]`.
+    """What a model is evaluated on: per user, a history, targets and masked items.
+
+    Row b of `history`, `targets` and `masked` belongs to `users[b]`.
 
     Attributes:
-        users: user rows.
-        history: what the model may see of the user, oldest first.
-        targets: what it is asked for.
-        masked: what is left out of its list.
+        user_keys, item_keys: the keys of the log.
+        users: row numbers of the users.
+        history: items the model may see, oldest first.
+        targets: items it should recommend.
+        masked: items excluded from its recommendations.
+        card: how the split was made.
         conventions: defaults for `evaluate` that belong to the protocol.
     """
 
@@ -79,14 +90,14 @@ class Holdout:
         return len(self.users)
 
     def csr(self) -> sp.csr_matrix:
-        """Users x items matrix of the targets, on the same rows as `train.csr()`."""
+        """Users x items (float32) matrix of the targets, in the rows of `train.csr()`."""
         shape = (len(self.user_keys), len(self.item_keys))
         rows = self.users[self.targets.row_of]
         ones = np.ones(len(rows), np.float32)
         return sp.csr_matrix((ones, (rows, self.targets.ids)), shape=shape)
 
     def take(self, rows: np.ndarray) -> Holdout:
-        """Only these rows."""
+        """Keep these rows."""
         return replace(
             self,
             users=self.users[rows],
@@ -104,7 +115,13 @@ class _Three(NamedTuple):
 
 @final
 class Split(_Three):
-    """`train, valid, test`; `valid` is None where the protocol has none."""
+    """The named tuple `(train, valid, test)`; `valid` is None if the split makes none.
+
+    Attributes:
+        train: the training log.
+        valid, test: the holdouts.
+        card: how the split was made; `print(split.card)` shows it.
+    """
 
     card: Card
 
@@ -121,14 +138,18 @@ def assemble(
     mask: bool = True,
     train_inputs: bool = False,
 ) -> Split:
-    """Build train and holdouts from the part of each row.
+    """Build the training log and the holdouts from the part of each event.
 
     Args:
-        ordered: what comes before the test is history, so validation belongs to it.
-        whole_users: holdouts hold their own users only; otherwise everybody, so that a user
-            without a target can count as 0 where a protocol wants that.
-        mask: leave what the user is known to have out of the lists.
-        train_inputs: what held-out users put in is trained on as well.
+        log: the log to split.
+        name, arguments: for the card.
+        part: TRAIN, VALID, TEST, VALID_INPUT, TEST_INPUT or DROPPED per event.
+        has_valid: whether the split has a validation part.
+        ordered: the parts follow one another in time, so the history at test includes validation.
+        whole_users: each user is in one part, and a holdout has its own users only. Otherwise a
+            holdout has all training users, so that those without a target can count as 0.
+        mask: exclude items the user is known to have interacted with from recommendations.
+        train_inputs: also train on the input events of held-out users.
     """
     notes: list[str] = []
     inputs = [TRAIN, VALID_INPUT, TEST_INPUT] if train_inputs else [TRAIN]
@@ -138,15 +159,15 @@ def assemble(
     blank = Card(name, arguments, {}, log.sha256, "")
 
     def holdout(target: int, given: list[int], masked: list[int], what: str) -> Holdout:
-        asked = part == target
+        held_out = part == target
         members = np.isin(part, [target, given[0]] if whole_users else [TRAIN, target])
         users = np.flatnonzero(np.bincount(log.user[members], minlength=log.num_users))
-        targets = _histories(log, asked).take(users)
+        targets = _histories(log, held_out).take(users)
         masks = _histories(log, np.isin(part, masked)).take(users)
         reachable = ~np.isin(targets.cells(log.num_items), masks.cells(log.num_items))
         if not reachable.all():
             notes.append(
-                f"{int((~reachable).sum()):,} {what} events repeat a masked item and are not asked"
+                f"{int((~reachable).sum()):,} {what} events repeat a masked item and are no targets"
             )
             targets = targets.where(reachable)
         history = _histories(log, np.isin(part, given)).take(users)
@@ -158,7 +179,9 @@ def assemble(
     valid = holdout(VALID, [valid_input], [valid_input] if mask else [], "validation")
     test = holdout(TEST, seen_at_test, all_known if mask else [], "test")
     if not len(test.targets.ids):
-        raise DataError(f"split.{name}: nothing is held out of {log!r}. Give users more events.")
+        raise DataError(
+            f"split.{name}: nothing is held out of {log!r}. Use a log with more events."
+        )
     leak = _leakage(log, part)
     if leak:
         notes.append(leak)
@@ -175,7 +198,7 @@ def _histories(log: Interactions, rows: np.ndarray) -> Ragged:
 
 
 def _leakage(log: Interactions, part: np.ndarray) -> str:
-    """A sentence when test events lie before training events of the same user."""
+    """A warning if test events precede training events of the same user, else ""."""
     if log.time is None or log.time.min() == log.time.max():
         return ""
     last = np.full(log.num_users, -np.inf)
@@ -192,7 +215,7 @@ def _leakage(log: Interactions, part: np.ndarray) -> str:
 
 
 def join(train: Interactions, valid: Holdout | None, test: Holdout, card: Card) -> Split:
-    """Count, hash and number the parts; every part carries the same card."""
+    """Make a split of its parts: fill in the counts and the hash, and give every part the card."""
     digest = hashlib.sha256(train.user.tobytes() + train.item.tobytes())
     counts = {"train events": len(train), "train users": int((train.user_counts > 0).sum())}
     counts["items"] = train.num_items

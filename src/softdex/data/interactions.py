@@ -1,8 +1,7 @@
-"""Interactions: an immutable log of (user, item, time) in row numbers, keys kept aside."""
+"""Interactions: an immutable log of users, items and times, in row numbers beside their keys."""
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -11,9 +10,9 @@ from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import scipy.sparse as sp
 
+from softdex.data import describe
 from softdex.data.keys import Keys
 from softdex.data.ragged import Ragged, group
 from softdex.errors import DataError, choose
@@ -23,17 +22,23 @@ from softdex.tables import Record
 @final
 @dataclass(frozen=True, eq=False)
 class Interactions:
-    """A log. Columns are parallel arrays; nothing in it ever changes.
+    """A log of events, one per row: which user interacted with which item, and when.
+
+    Columns are parallel arrays. A log is immutable: every method that filters or merges returns a
+    new one. `sdx.read` makes logs.
 
     Attributes:
-        users, items: keys; `user` and `item` are rows into them.
-        time: any number that orders a user's events, or None.
-        rating, weight: float32, or None. A rating is an opinion and only filters
-            (`min_rating`); a weight says how much an event counts.
-        extra: other columns that were asked for (a `test` flag, say).
-        item_table: one row per item key, or None.
-        card: how the split was made that this log is the training part of, or None.
-        user_table: one row per user key, or None.
+        users: user keys, sorted; `user` holds row numbers into them.
+        items: item keys, sorted; `item` holds row numbers into them.
+        user: the user of each event, int32.
+        item: the item of each event, int32.
+        time: a number per event that orders each user's events, or None.
+        rating: float32 per event, or None. Ratings only filter (`min_rating`).
+        weight: float32 per event, or None. How much the event counts in training.
+        extra: further columns by name, e.g. a `test` flag.
+        item_table: an Arrow table with one row per item key, or None.
+        card: the card of the split whose training part this log is, or None.
+        user_table: an Arrow table with one row per user key, or None.
     """
 
     users: Keys
@@ -64,17 +69,17 @@ class Interactions:
 
     @property
     def num_users(self) -> int:
-        """Number of user keys, those without a row in this log included."""
+        """Number of user keys, including users without an event in this log."""
         return len(self.users)
 
     @property
     def num_items(self) -> int:
-        """Number of item keys, those without a row in this log included."""
+        """Number of item keys, including items without an event in this log."""
         return len(self.items)
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of keys and columns: the same log has the same hash on every machine."""
+        """Hash of keys and columns; the same log has the same hash on every machine."""
         digest = hashlib.sha256(f"{self.users.sha256}{self.items.sha256}".encode())
         for f in fields(self):
             column = getattr(self, f.name)
@@ -82,13 +87,17 @@ class Interactions:
                 digest.update(f"{f.name}{column.dtype}".encode())
                 digest.update(np.ascontiguousarray(column).data)
         for name, column in sorted(self.extra.items()):
-            plain = column.dtype.kind in "biuf"
+            numeric = column.dtype.kind in "biuf"
             digest.update(f"{name}{column.dtype}".encode())
-            digest.update(column.tobytes() if plain else repr(column.tolist()).encode())
+            digest.update(column.tobytes() if numeric else repr(column.tolist()).encode())
         return digest.hexdigest()
 
     def csr(self, *, binary: bool = False) -> sp.csr_matrix:
-        """Users x items (float32): summed weights, or 1 wherever there is an event."""
+        """Users x items (float32): summed weights, or the number of events without weights.
+
+        Args:
+            binary: 1 wherever there is an event, instead.
+        """
         data = np.ones(len(self), np.float32) if self.weight is None else self.weight
         shape = (self.num_users, self.num_items)
         matrix = sp.csr_matrix((data, (self.user, self.item)), shape=shape)
@@ -98,13 +107,16 @@ class Interactions:
 
     @cached_property
     def confidences(self) -> tuple[sp.csr_matrix, sp.csr_matrix]:
-        """What each pair of user and item counts, by user and by item: its weights, or 1 once."""
+        """Confidence of each (user, item) pair, users x items and items x users.
+
+        The summed weights of a pair; without weights 1, however often the pair occurs.
+        """
         by_user = self.csr(binary=self.weight is None)
         return by_user, by_user.T.tocsr()
 
     @cached_property
     def histories(self) -> Ragged:
-        """Each user's items, oldest first; file order where there is no time, or a tie."""
+        """Items per user, oldest first; ties, and logs without time, keep the order of the rows."""
         found = group(self.user, self.item, self.num_users, by=self.time)
         return Ragged(_freeze(found.indptr), _freeze(found.ids))
 
@@ -119,7 +131,7 @@ class Interactions:
         return _freeze(np.bincount(self.user, minlength=self.num_users))
 
     def select(self, rows: np.ndarray) -> Interactions:
-        """The rows of a mask or an index array; keys stay as they are."""
+        """Keep these events (a mask or indices). Keys and row numbers stay as they are."""
         return replace(
             self,
             user=self.user[rows],
@@ -132,30 +144,32 @@ class Interactions:
         )
 
     def compact(self) -> Interactions:
-        """Forget the keys that no row uses."""
+        """Drop keys without an event, and renumber the rest."""
         keep_users, keep_items = self.user_counts > 0, self.item_counts > 0
         return replace(
             self,
-            users=_subset(self.users, keep_users),
-            items=_subset(self.items, keep_items),
+            users=_filter_keys(self.users, keep_users),
+            items=_filter_keys(self.items, keep_items),
             user=(np.cumsum(keep_users, dtype=np.int32) - 1)[self.user],
             item=(np.cumsum(keep_items, dtype=np.int32) - 1)[self.item],
-            item_table=_kept(self.item_table, keep_items),
+            item_table=_filter_table(self.item_table, keep_items),
             card=None,
-            user_table=_kept(self.user_table, keep_users),
+            user_table=_filter_table(self.user_table, keep_users),
         )
 
     def min_rating(self, threshold: float) -> Interactions:
-        """Only the rows rated at least so high; users and items left empty are dropped."""
+        """Keep events rated `threshold` or more; drop users and items left without events."""
         if self.rating is None:
             raise DataError("min_rating: the log has no rating column. Name one: read(rating=...).")
         return self.select(self.rating >= threshold).compact()
 
     def deduplicate(self, keep: str = "last") -> Interactions:
-        """Merge repeats of a (user, item) pair.
+        """Merge repeated (user, item) pairs.
 
-        `last` keeps the latest event of each pair, `sum` also adds up the weights (1 each when
-        there are none), `keep` changes nothing.
+        Args:
+            keep: `last` keeps the latest event of each pair; `sum` keeps it too, weighted by the
+                sum over the pair (each event counts 1 in a log without weights); `keep` changes
+                nothing.
         """
         choose("deduplicate", "repeat rule", keep, ("keep", "last", "sum"))
         if keep == "keep" or not len(self):
@@ -174,7 +188,12 @@ class Interactions:
         return replace(kept, weight=total.astype(np.float32)[np.argsort(rows)])
 
     def k_core(self, users: int, items: int | None = None) -> Interactions:
-        """Drop users and items with too few rows, again and again until all have enough."""
+        """Drop users and items with too few events, repeatedly, until all that remain have enough.
+
+        Args:
+            users: fewest events per user.
+            items: fewest events per item; None takes the same number.
+        """
         items = users if items is None else items
         keep = np.ones(len(self), bool)
         while True:
@@ -186,7 +205,7 @@ class Interactions:
             keep = enough
 
     def to_arrow(self) -> pa.Table:
-        """The log with its keys, as it can be read again."""
+        """The log as an Arrow table with keys instead of row numbers; `read` accepts it."""
         columns = {"user": self.users.take(self.user), "item": self.items.take(self.item)}
         for name in ("time", "rating", "weight"):
             if getattr(self, name) is not None:
@@ -195,57 +214,19 @@ class Interactions:
         return pa.table(columns | further)
 
     def repeats(self) -> int:
-        """How many rows repeat an earlier (user, item) pair."""
+        """Number of events that repeat an earlier (user, item) pair."""
         return len(self) - self.csr().nnz
 
     def describe(self) -> Record:
-        """Counts, density, time span, popularity skew and the linter's warnings."""
-        users, items = int((self.user_counts > 0).sum()), int((self.item_counts > 0).sum())
-        counts = np.sort(self.item_counts[self.item_counts > 0])[::-1]
-        facts: dict[str, Any] = {"rows": len(self), "users": users, "items": items}
-        if users < self.num_users:
-            facts["users without a row"] = self.num_users - users
-        if items < self.num_items:
-            facts["items without a row"] = self.num_items - items
-        if not len(self):
-            return Record("Interactions", facts)
-        facts["density"] = f"{len(self) / (users * items):.4%}"
-        per_user = self.user_counts[self.user_counts > 0]
-        facts["rows per user"] = _spread(per_user)
-        facts["rows per item"] = _spread(counts)
-        facts["repeated pairs"] = self.repeats()
-        facts["time"] = "none" if self.time is None else span(self.time)
-        top = counts[: max(1, items // 100)].sum() / counts.sum()
-        facts["popularity"] = f"top 1 % of items take {top:.1%}; Gini {gini(counts):.2f}"
-        for what, table in (("item", self.item_table), ("user", self.user_table)):
-            if table is not None:
-                facts[f"{what} columns"] = ", ".join(table.column_names)
-        for i, warning in enumerate(self.lint(), 1):
-            facts[f"warning {i}"] = warning
-        return Record("Interactions", facts)
+        """Counts, density, time span, popularity skew and the warnings of `lint`.
+
+        The result is a mapping that prints as a table.
+        """
+        return describe.describe(self)
 
     def lint(self) -> list[str]:
-        """What looks wrong with this log, one sentence each; empty when nothing does."""
-        found = []
-        if self.time is not None and len(self) > 1:
-            if self.time.min() == self.time.max():
-                found.append("all times are equal: order falls back to the order of the rows")
-            elif (np.diff(self.time[np.argsort(self.user, kind="stable")]) < 0)[
-                np.diff(np.sort(self.user)) == 0
-            ].any():
-                found.append("times are unsorted inside users: histories are sorted by time")
-        single = int((self.user_counts == 1).sum())
-        if single:
-            found.append(f"{single:,} users have one row: nothing of theirs can be held out")
-        for name, keys in (("user", self.users), ("item", self.items)):
-            if _looks_like_floats(keys):
-                found.append(
-                    f"{name} ids look like floats ({keys.values[0]}): integers that passed through "
-                    "a column with nulls? Cast them to int64 before reading"
-                )
-            if pc.any(pc.match_substring_regex(_texts(keys), r"^\s|\s$")).as_py():
-                found.append(f"some {name} ids have blanks around them: 'a' and 'a ' differ")
-        return found
+        """What looks wrong with this log, one sentence per finding; empty if nothing does."""
+        return describe.lint(self)
 
 
 def _freeze(array: np.ndarray) -> np.ndarray:
@@ -253,51 +234,9 @@ def _freeze(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _texts(keys: Keys) -> pa.Array:
-    return keys.values if pa.types.is_string(keys.values.type) else pa.array([], pa.string())
-
-
-def _subset(keys: Keys, keep: np.ndarray) -> Keys:
+def _filter_keys(keys: Keys, keep: np.ndarray) -> Keys:
     return keys if keep.all() else Keys(keys.values.filter(pa.array(keep)), keys.type)
 
 
-def _kept(table: pa.Table | None, keep: np.ndarray) -> pa.Table | None:
+def _filter_table(table: pa.Table | None, keep: np.ndarray) -> pa.Table | None:
     return None if table is None else table.filter(pa.array(keep))
-
-
-def _spread(counts: np.ndarray) -> str:
-    low, middle, high = counts.min(), np.median(counts), counts.max()
-    return f"{low:,} .. {high:,}, median {middle:g}, mean {counts.mean():.1f}"
-
-
-def _looks_like_floats(keys: Keys) -> bool:
-    head = keys.values.slice(0, 1000)
-    if not len(head):
-        return False
-    if pa.types.is_floating(head.type):
-        return True
-    if not pa.types.is_string(head.type):
-        return False
-    return bool(pc.all(pc.match_substring_regex(head, r"^-?\d+\.0*$")).as_py())
-
-
-def gini(counts: np.ndarray) -> float:
-    """Gini coefficient of counts: 0 when all are equal, towards 1 when one has everything."""
-    ordered = np.sort(counts).astype(np.float64)
-    n = len(ordered)
-    return float((2 * np.arange(1, n + 1) - n - 1) @ ordered / (n * ordered.sum()))
-
-
-def span(time: np.ndarray) -> str:
-    """First and last time, as dates when the numbers look like Unix time."""
-    first, last = float(time.min()), float(time.max())
-    size = abs(float(np.median(time)))
-    for scale, floor in ((1e9, 1e17), (1e6, 1e14), (1e3, 1e11), (1.0, 1e8)):
-        if size >= floor:
-            epoch = dt.datetime(1970, 1, 1)
-            try:
-                start, stop = (epoch + dt.timedelta(seconds=t / scale) for t in (first, last))
-            except OverflowError:
-                break
-            return f"{start:%Y-%m-%d} .. {stop:%Y-%m-%d}"
-    return f"{first:g} .. {last:g}"

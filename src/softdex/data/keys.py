@@ -1,4 +1,4 @@
-"""Keys: the names users and items have outside, and the row numbers they have inside."""
+"""Keys: the caller's ids of users and items, and the row numbers they have inside softdex."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from softdex.errors import DataError, SoftdexError, nearest, some
+from softdex.data.arrow import NOT_CONVERTIBLE, combined, unwrapped
+from softdex.errors import DataError, SoftdexError, did_you_mean, first_few
 
-REFUSED = (pa.ArrowException, OverflowError, TypeError)
-FEW = 64  # below this many keys, bisecting beats building a hash table
+BISECT_UP_TO = 64  # lookups of more keys build a hash table
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Keys:
-    """Sorted, unique keys of one kind; the row of a key is its rank.
+    """Sorted, unique keys of one type. The row number of a key is its rank.
 
-    `values` is the plain Arrow storage; `type` is what goes back out (a UUID stays a UUID).
+    Attributes:
+        values: the keys in their Arrow storage type.
+        type: the Arrow type in which keys are handed back (a UUID stays a UUID).
     """
 
     values: pa.Array
@@ -46,8 +48,8 @@ class Keys:
         if pa.types.is_primitive(self.values.type):
             digest.update(self.values.to_numpy(zero_copy_only=False).tobytes())
         else:
-            written = pa.types.is_decimal(self.values.type)
-            flat = self.values.cast(pa.string()) if written else self.values
+            as_text = pa.types.is_decimal(self.values.type)
+            flat = self.values.cast(pa.string()) if as_text else self.values
             flat = flat.cast(pa.large_binary())
             ends = np.frombuffer(flat.buffers()[1], np.int64)[flat.offset :][: len(flat) + 1]
             digest.update((ends - ends[0]).tobytes())
@@ -55,33 +57,33 @@ class Keys:
         return digest.hexdigest()
 
     def take(self, rows: np.ndarray) -> pa.Array:
-        """The keys of these rows, in the type they came in."""
+        """The keys at these row numbers, in their original type."""
         return Keys(self.values.take(pa.array(rows)), self.type).all()
 
     def all(self) -> pa.Array:
-        """Every key, in the type it came in."""
+        """Every key in row order, in its original type."""
         if isinstance(self.type, pa.BaseExtensionType):
             return pa.ExtensionArray.from_storage(self.type, self.values)
         return self.values
 
     def lookup(self, keys: Any) -> np.ndarray:
-        """The row of each key, -1 where it is unknown."""
+        """The row number of each key (int64); -1 for unknown keys."""
         given = _as_array(keys)
         wanted = _storage(given if given.type == self.type else _convert(given, self.type))
-        if len(wanted) <= FEW:
+        if len(wanted) <= BISECT_UP_TO:
             return np.array([self._bisect(k) for k in wanted.to_pylist()], dtype=np.int64)
         rows = pc.fill_null(pc.index_in(wanted, value_set=self.values), -1)
         return rows.to_numpy(zero_copy_only=False).astype(np.int64)
 
     def rows(self, keys: Any, where: str, what: str) -> np.ndarray:
-        """The row of each key; an unknown key is an error that names the nearest known one."""
+        """The row number of each key; an unknown key raises and names the nearest known one."""
         rows = self.lookup(keys)
         if (rows < 0).any():
             given = _as_array(keys).to_pylist()
             missing = [given[i] for i in np.flatnonzero(rows < 0)[:6]]
             raise DataError(
-                f"{where}: {int((rows < 0).sum())} unknown {what} ({some(map(repr, missing))}). "
-                f"{self._hint(missing[0])}"
+                f"{where}: {int((rows < 0).sum())} unknown {what} "
+                f"({first_few(map(repr, missing))}). {self._hint(missing[0])}"
             )
         return rows
 
@@ -98,12 +100,12 @@ class Keys:
             first, last = self.take(np.array([0, len(self) - 1])).to_pylist()
             return f"Known keys run from {first} to {last}."
         at = bisect.bisect_left(_Scalars(self.values), str(key))
-        window = self.values.slice(max(0, at - 500), 1000).to_pylist()
-        return nearest(key, window) if len(self) <= 12 else nearest(key, window).split("Known:")[0]
+        hint = did_you_mean(key, self.values.slice(max(0, at - 500), 1000).to_pylist())
+        return hint if len(self) <= 12 else hint.split("Known:")[0]
 
 
 class _Scalars(Sequence[Any]):
-    """An Arrow array as a Python sequence, so that `bisect` can walk it without a copy."""
+    """An Arrow array as a Python sequence, for `bisect` without a copy."""
 
     def __init__(self, array: pa.Array) -> None:
         self.array = array
@@ -115,57 +117,13 @@ class _Scalars(Sequence[Any]):
         return self.array[i].as_py()
 
 
-def chunked(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
-    """The same column in chunks, if need be one."""
-    return column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
-
-
-def plain(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values under a dictionary, a run-length code, a view or an extension type."""
-    column = chunked(column)
-    kind = column.type
-    if isinstance(kind, pa.BaseExtensionType):
-        parts = [part.storage for part in column.chunks]
-        return plain(pa.chunked_array(parts, kind.storage_type))
-    if pa.types.is_dictionary(kind):
-        empty = plain(pa.array([], kind.value_type)).type
-        parts = [_as_array(plain(part.dictionary)).take(part.indices) for part in column.chunks]
-        return pa.chunked_array(parts, empty)
-    if pa.types.is_run_end_encoded(kind):
-        return plain(pc.run_end_decode(column))
-    return without_views(column)
-
-
-def without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """String views, which polars hands out and few Arrow functions know, as large strings."""
-    kind, wanted = column.type, _without_views(column.type)
-    if pa.types.is_dictionary(kind) and _without_views(kind.value_type) != kind.value_type:
-        return plain(column)
-    return column if kind == wanted else column.cast(wanted)
-
-
-def _without_views(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_string_view(kind):
-        return pa.large_string()
-    if pa.types.is_binary_view(kind):
-        return pa.large_binary()
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
-        return make(kind.value_field.with_type(_without_views(kind.value_type)))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
-    return kind
-
-
 def _as_array(keys: Any) -> pa.Array:
     if isinstance(keys, (str, bytes)):
         raise DataError(f"keys: expected a list of keys, got {keys!r}. Write [{keys!r}].")
-    if isinstance(keys, pa.ChunkedArray):
-        return keys.combine_chunks() if keys.num_chunks != 1 else keys.chunk(0)
-    if isinstance(keys, pa.Array):
-        return keys
+    if isinstance(keys, (pa.Array, pa.ChunkedArray)):
+        return combined(keys)
     if hasattr(keys, "__arrow_c_stream__") or hasattr(keys, "__arrow_c_array__"):
-        return _as_array(pa.chunked_array(keys))
+        return combined(pa.chunked_array(keys))
     if isinstance(keys, np.ndarray):
         return pa.array(keys)
     cells = list(keys)
@@ -178,15 +136,15 @@ def _as_array(keys: Any) -> pa.Array:
 
 
 def _storage(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The plain array under a column, in the type that keys of its kind are kept in."""
-    flat = _as_array(plain(column))
+    """The values of a column in the storage type of `Keys`: no large strings or binaries."""
+    flat = combined(unwrapped(column))
     if pa.types.is_large_string(flat.type):
         return flat.cast(pa.string())
     return flat.cast(pa.binary()) if pa.types.is_large_binary(flat.type) else flat
 
 
 def _convert(given: pa.Array, to: pa.DataType) -> pa.Array:
-    """Cast what can be cast ("17" finds 17); the rest becomes null, which no key equals."""
+    """Cast keys to another type ("17" finds 17); keys that do not cast become null."""
     if given.type == pa.uuid():
         given = pa.array([None if k is None else str(k) for k in given.to_pylist()], pa.string())
     given = _storage(given)
@@ -217,28 +175,33 @@ def _uuid(text: str | None) -> bytes | None:
 
 
 def restore(column: pa.ChunkedArray) -> Keys:
-    """Keys from a column that holds them as `Keys.all` gave them; raises if they are not sorted."""
-    flat = _storage(_as_array(column))
+    """Rebuild keys from what `Keys.all` returned; unsorted or repeated keys raise."""
+    flat = _storage(column)
     if flat.null_count or (len(flat) > 1 and not pc.all(pc.less(flat[:-1], flat[1:])).as_py()):
         raise DataError("keys: expected sorted, unique keys without nulls.")
     return _keys(flat, column.type)
 
 
 def range_keys(n: int) -> Keys:
-    """The keys 0..n-1, for data that comes without names."""
+    """The keys 0 to n - 1, for data without ids."""
     return Keys(pa.array(np.arange(n, dtype=np.int64)), pa.int64())
 
 
-def encode(column: pa.Array | pa.ChunkedArray, what: str = "key") -> tuple[Keys, np.ndarray]:
-    """Sorted unique keys of a column without nulls, and the row (int32) of each cell."""
-    kind, cells = column.type, plain(column)
+def factorize(column: pa.Array | pa.ChunkedArray, what: str = "key") -> tuple[Keys, np.ndarray]:
+    """The sorted unique keys of a column without nulls, and the row number (int32) of each cell.
+
+    Args:
+        column: any Arrow type with an order.
+        what: the singular noun for error messages, e.g. "user".
+    """
+    kind, cells = column.type, unwrapped(column)
     if pa.types.is_decimal(cells.type) and cells.type.scale == 0:
-        cells = _whole(cells)
+        cells = _as_int64(cells)
     if pa.types.is_integer(cells.type) and len(cells):
-        values, rows = _encode_integers(cells.to_numpy())
+        values, rows = _factorize_integers(cells.to_numpy())
         return _keys(pa.array(values, cells.type), kind), rows
     try:
-        encoded = _as_array(cells.dictionary_encode())
+        encoded = combined(cells.dictionary_encode())
         values = _storage(encoded.dictionary)
         order = pc.array_sort_indices(values).to_numpy()
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
@@ -253,17 +216,17 @@ def encode(column: pa.Array | pa.ChunkedArray, what: str = "key") -> tuple[Keys,
 
 
 def merge(old: Keys, new: Keys) -> tuple[Keys, np.ndarray]:
-    """Keys of both, sorted, and where each is in the old ones followed by the new."""
+    """The union of two sets of disjoint keys, and the position of each in old followed by new."""
     more = _convert(new.all(), old.type)
     if more.null_count:
         raise DataError(f"keys: {new.type} keys do not fit among keys of type {old.type}.")
     cells = pa.chunked_array([old.values, more.cast(old.values.type)])
-    keys, rows = encode(cells)
+    keys, rows = factorize(cells)
     return Keys(keys.values, old.type), np.argsort(rows)
 
 
-def _whole(cells: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Decimals without a fraction, as databases count in, as int64 if they fit."""
+def _as_int64(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Decimals without a fraction, as some databases count, as int64 if they fit."""
     try:
         return cells.cast(pa.int64())
     except pa.ArrowInvalid:
@@ -274,8 +237,8 @@ def _keys(values: pa.Array, kind: pa.DataType) -> Keys:
     return Keys(values, kind if isinstance(kind, pa.BaseExtensionType) else values.type)
 
 
-def _encode_integers(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rank integers through a table over their range when that is small, else by sorting."""
+def _factorize_integers(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rank integers with a table over their range if it is small, else by sorting."""
     low, high = int(column.min()), int(column.max())
     if high - low > 8 * len(column) + 1_000_000:
         values, rows = np.unique(column, return_inverse=True)
@@ -293,17 +256,24 @@ def _encode_integers(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def as_list(keys: Any) -> Any:
-    """Keys that can be gone through more than once; one key as a list of one."""
+    """Keys that can be iterated more than once; a single key becomes a list of one."""
     if isinstance(keys, (str, bytes, pa.Scalar)) or not isinstance(keys, Iterable):
         return [keys]
     return list(keys) if isinstance(keys, Iterator) else keys
 
 
 def find(keys: Keys, given: Any, where: str, what: str, *, known: bool = True) -> np.ndarray:
-    """The row of each key; one that is not known is an error, or -1 where `known` is False."""
+    """The row number of each given key.
+
+    Args:
+        keys: the known keys.
+        given: keys in any container.
+        where, what: for error messages, e.g. "recommend" and "users".
+        known: raise if a key is unknown; otherwise its row number is -1.
+    """
     try:
         return keys.rows(given, where, what) if known else keys.lookup(given)
-    except REFUSED as error:
+    except NOT_CONVERTIBLE as error:
         raise SoftdexError(
             f"{where}: expected {what} as a list of keys, got {type(given).__name__} ({error})."
         ) from None

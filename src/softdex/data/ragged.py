@@ -1,4 +1,4 @@
-"""Ragged: one list of item rows per user, as two flat arrays."""
+"""Ragged: rows of ids of different lengths, as two flat arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ import scipy.sparse as sp
 @final
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """Rows of different length: row b is `ids[indptr[b]:indptr[b + 1]]`."""
+    """Rows of different lengths: row b is `ids[indptr[b]:indptr[b + 1]]`.
+
+    Attributes:
+        indptr: int64, one more than there are rows.
+        ids: int32, all rows one after another.
+    """
 
     indptr: np.ndarray
     ids: np.ndarray
@@ -32,35 +37,35 @@ class Ragged:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Number of ids in each row."""
+        """Number of ids per row."""
         return np.diff(self.indptr)
 
     @property
     def row_of(self) -> np.ndarray:
-        """The row number of each id."""
+        """The row of each id."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
     def take(self, rows: np.ndarray) -> Ragged:
-        """These rows, in this order."""
+        """Select rows, in the given order."""
         lengths = self.lengths[rows]
         indptr = offsets(lengths)
         source = np.arange(indptr[-1]) + np.repeat(self.indptr[:-1][rows] - indptr[:-1], lengths)
         return Ragged(indptr, self.ids[source])
 
     def last(self, n: int) -> Ragged:
-        """The last n ids of each row."""
+        """Keep the last n ids of each row."""
         lengths = np.minimum(self.lengths, n)
         indptr = offsets(lengths)
         source = np.arange(indptr[-1]) + np.repeat(self.indptr[1:] - indptr[1:], lengths)
         return Ragged(indptr, self.ids[source])
 
     def where(self, keep: np.ndarray) -> Ragged:
-        """Only the ids whose flag is set; rows keep their number."""
+        """Keep the ids whose flag is set; the number of rows stays the same."""
         counts = np.bincount(self.row_of[keep], minlength=len(self))
         return Ragged(offsets(counts), self.ids[keep])
 
     def csr(self, num_items: int) -> sp.csr_matrix:
-        """Rows x items, each entry the number of times the item is in the row."""
+        """Rows x items (float32): how many times each item occurs in each row."""
         matrix = sp.csr_matrix(
             (np.ones(len(self.ids), np.float32), self.ids.astype(np.int32), self.indptr),
             shape=(len(self), num_items),
@@ -69,27 +74,34 @@ class Ragged:
         return matrix
 
     def cells(self, num_items: int) -> np.ndarray:
-        """Each (row, id) pair as one number, for set operations."""
+        """Each (row, id) pair as one integer, for set operations."""
         return self.row_of * np.int64(num_items) + self.ids
 
 
 def offsets(lengths: np.ndarray) -> np.ndarray:
-    """Row pointers for rows of these lengths."""
+    """Row pointers (int64) of rows of these lengths."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def empty(rows: int) -> Ragged:
-    """So many rows with nothing in them."""
+    """This many empty rows."""
     return Ragged(np.zeros(rows + 1, np.int64), np.zeros(0, np.int32))
 
 
 def group(row: np.ndarray, ids: np.ndarray, rows: int, by: np.ndarray | None = None) -> Ragged:
-    """Collect ids by row, in the order of `by` (ties and no `by`: as they stand)."""
+    """Collect ids by row.
+
+    Args:
+        row: the row of each id.
+        ids: the ids.
+        rows: the number of rows.
+        by: the order of ids within a row; ties, and all ids if None, keep their given order.
+    """
     order = np.argsort(row, kind="stable") if by is None else np.lexsort((by, row))
     return Ragged(offsets(np.bincount(row, minlength=rows)), ids[order].astype(np.int32))
 
 
 def concatenate(parts: list[Ragged]) -> Ragged:
-    """Join row by row: the ids of the first part, then of the next."""
+    """Join row by row: the ids of the first part, then those of the next."""
     rows = np.concatenate([p.row_of for p in parts])
     return group(rows, np.concatenate([p.ids for p in parts]), len(parts[0]))

@@ -1,11 +1,9 @@
-"""Sources: where the columns of a log come from - a table in memory, Parquet or text files."""
+"""Sources: the columns of a table in memory, of Parquet files, or of text files."""
 
 from __future__ import annotations
 
-import datetime as dt
 import glob
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,34 +11,30 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from softdex.data import delimited
+from softdex.data.arrow import without_views
 from softdex.data.interactions import Interactions
-from softdex.data.keys import chunked, plain, without_views
-from softdex.errors import DataError, nearest, some
+from softdex.data.layout import Layout, guess_layout
+from softdex.errors import DataError, did_you_mean, first_few
 
 TEXT = (".csv", ".tsv", ".txt", ".dat", ".data", ".inter")
 PARQUET = (".parquet", ".pq")
-NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
-EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-MICROSECOND = dt.timedelta(microseconds=1)
-KINDS = (pa.int64(), pa.float64())  # what text is tried as, in this order
-DATES = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
 EXPECTED = (
-    "Expected a path, an Arrow-speaking table, a scipy sparse matrix or an iterable of (user, "
+    "Expected a path, an Arrow-compatible table, a scipy sparse matrix or an iterable of (user, "
     "item[, time[, weight]]) tuples."
 )
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """A table; where its rows stand (parts of it with their line numbers); lines left out of it.
+class Fetched:
+    """Columns that were read, and which lines of their files they came from.
 
     Attributes:
-        places: a label and the line or row numbers of each part; None if nobody looked.
-        problems: by label, what is wrong with the lines that do not parse.
+        table: the rows that parse.
+        places: per file, its label and the line or row number of each row; None if not known.
+        problems: per label, the line numbers of the lines that do not parse, per problem.
     """
 
     table: pa.Table
@@ -50,39 +44,46 @@ class Loaded:
 
 @dataclass
 class Source:
-    """Where columns come from: a table in memory, Parquet files, or text files."""
+    """A table in memory, Parquet files, or text files.
+
+    Attributes:
+        label: names the source in messages.
+        names: its columns.
+        table, parquet, text: one of them; the others are empty.
+    """
 
     label: str
     names: list[str]
     table: pa.Table | None = None
     parquet: list[Path] = field(default_factory=list)
-    text: list[delimited.Layout] = field(default_factory=list)
+    text: list[Layout] = field(default_factory=list)
 
-    def load(self, columns: list[str], ids: list[str]) -> Loaded:
-        """These columns: the fast way if that goes, else line by line."""
+    def fetch(self, columns: list[str], ids: list[str]) -> Fetched:
+        """Read columns the fast way, or line by line where that fails."""
         if not self.text:
-            return Loaded(concatenate([table for _, table in self._tables(columns)]))
+            return Fetched(concatenate([table for _, table in self._tables(columns)]))
         try:
-            return Loaded(concatenate([delimited.load(t, columns, ids) for t in self.text]))
+            return Fetched(concatenate([delimited.read_fast(t, columns, ids) for t in self.text]))
         except pa.ArrowInvalid:
-            return self.locate(columns, ids)
+            return self.fetch_with_places(columns, ids)
 
-    def locate(self, columns: list[str], ids: list[str]) -> Loaded:
-        """These columns with the place of each row."""
+    def fetch_with_places(self, columns: list[str], ids: list[str]) -> Fetched:
+        """Read columns together with the line or row number of each row."""
         tables, places, problems = [], [], {}
         for label, table in self._tables(columns):
             tables.append(table)
             places.append((label, np.arange(table.num_rows)))
-        for shape in self.text:
+        for layout in self.text:
             try:
-                table, lines, bad = delimited.load_lines(shape, columns, ids)
+                table, lines, bad = delimited.read_by_line(layout, columns, ids)
             except pa.ArrowInvalid as error:
-                raise DataError(f"read: {shape.path} does not parse ({_first(error)}).") from None
+                reason = _first_line(error)
+                raise DataError(f"read: {layout.path} does not parse ({reason}).") from None
             tables.append(table)
-            places.append((str(shape.path), lines))
+            places.append((str(layout.path), lines))
             if bad:
-                problems[str(shape.path)] = bad
-        return Loaded(concatenate(tables), places, problems)
+                problems[str(layout.path)] = bad
+        return Fetched(concatenate(tables), places, problems)
 
     def _tables(self, columns: list[str]) -> Iterator[tuple[str, pa.Table]]:
         if self.table is not None:
@@ -92,22 +93,22 @@ class Source:
             missing = set(columns) - set(_schema(path).names)
             if missing:
                 raise DataError(
-                    f"read: {path} has no column {some(sorted(missing))}, which {self.parquet[0]} "
-                    "has. Read files with the same columns together."
+                    f"read: {path} has no column {first_few(sorted(missing))}, which "
+                    f"{self.parquet[0]} has. Read files with the same columns together."
                 )
             try:
                 yield str(path), pq.read_table(path, columns=columns, partitioning=None)
             except (pa.ArrowException, OSError) as error:
-                raise DataError(f"read: cannot read {path} ({_first(error)}).") from None
+                raise DataError(f"read: cannot read {path} ({_first_line(error)}).") from None
 
 
-def _first(error: BaseException) -> str:
-    """The first line of an error: the rest is for those who know Arrow."""
+def _first_line(error: BaseException) -> str:
+    """The first line of an error; the rest only helps those who know Arrow."""
     return str(error).strip().split("\n")[0].rstrip(".")
 
 
 def concatenate(tables: list[pa.Table]) -> pa.Table:
-    """One table of several; ids that are integers here and strings there become strings."""
+    """Join tables; ids that are integers in one and strings in another become strings."""
     if len(tables) == 1:
         return tables[0]
     names = tables[0].column_names
@@ -124,13 +125,13 @@ def _join(name: str, parts: list[pa.Table]) -> pa.ChunkedArray:
         return pa.concat_tables([p.cast(text) for p in parts])[name]
     except pa.ArrowException:
         raise DataError(
-            f"read: column {name!r} has the types {some(sorted(kinds))} in different files. Cast "
-            "it to one."
+            f"read: column {name!r} has the types {first_few(sorted(kinds))} in different files. "
+            "Cast it to one."
         ) from None
 
 
 def open_source(source: Any, separator: str | None, encoding: str) -> Source:
-    """Find out what a source is and which columns it has; nothing is loaded yet."""
+    """Find out what a source is and which columns it has; nothing is read yet."""
     if isinstance(source, (str, os.PathLike)):
         return _from_paths(_paths(source), separator, encoding)
     if (
@@ -141,12 +142,12 @@ def open_source(source: Any, separator: str | None, encoding: str) -> Source:
         return _from_paths([p for s in source for p in _paths(s)], separator, encoding)
     if isinstance(source, Interactions):
         raise DataError("read: this is a log already. Use it as it is.")
-    table = _from_table(source) if _speaks_arrow(source) else _from_tuples(source)
-    _refuse_twins("the table", table.column_names)
+    table = _from_arrow(source) if _has_arrow_interface(source) else _from_tuples(source)
+    _refuse_duplicates("the table", table.column_names)
     return Source("a table", table.column_names, table=table)
 
 
-def _speaks_arrow(source: Any) -> bool:
+def _has_arrow_interface(source: Any) -> bool:
     return (
         isinstance(source, (pa.Table, pa.RecordBatch, Mapping))
         or hasattr(source, "__arrow_c_stream__")
@@ -154,20 +155,20 @@ def _speaks_arrow(source: Any) -> bool:
     )
 
 
-def _from_table(source: Any) -> pa.Table:
+def _from_arrow(source: Any) -> pa.Table:
     try:
         table = pa.table(source)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         reason = "; ".join(map(str, error.args)) or str(error)
         raise DataError(
-            f"read: this {type(source).__name__} does not turn into an Arrow table ({reason}). "
+            f"read: this {type(source).__name__} does not convert to an Arrow table ({reason}). "
             "Expected columns of equal length, each of one type: cast mixed ones to strings."
         ) from None
-    # polars hands out the addresses of Python objects as eight bytes
+    # polars exports the addresses of Python objects as eight bytes
     objects = [f.name for f in table.schema if f.type == pa.binary(8)]
     if objects and type(source).__module__.startswith("polars"):
         raise DataError(
-            f"read: column {some(objects)} holds Python objects. Cast it to strings first."
+            f"read: column {first_few(objects)} holds Python objects. Cast it to strings first."
         )
     return table
 
@@ -187,8 +188,8 @@ def _from_tuples(source: Any) -> pa.Table:
     if strange or len(widths) != 1 or not 2 <= widths[0] <= 4:
         raise DataError(
             "read: expected tuples (user, item[, time[, weight]]) of one length, got "
-            f"{str((strange or rows)[0])[:60]!r} and lengths {some(widths) or 'none'}. A table "
-            "with other columns can come as a dict of lists, or as pandas, polars or pyarrow."
+            f"{str((strange or rows)[0])[:60]!r} and lengths {first_few(widths) or 'none'}. Pass "
+            "other columns as a dict of lists, or as a pandas, polars or pyarrow table."
         )
     names = ("user", "item", "time", "weight")[: widths[0]]
     columns = zip(names, zip(*rows, strict=True), strict=True)
@@ -209,18 +210,19 @@ def _cells(name: str, cells: tuple[Any, ...]) -> pa.Array:
     except pa.ArrowException:
         kinds = sorted({type(c).__name__ for c in cells})
         raise DataError(
-            f"read: column {name!r} mixes {', '.join(kinds)}. Use one kind, e.g. strings."
+            f"read: column {name!r} mixes {', '.join(kinds)}. Use one type, e.g. strings."
             if len(kinds) > 1
             else f"read: column {name!r} holds {kinds[0]} objects. Use numbers or strings."
         ) from None
 
 
 def _paths(source: str | os.PathLike[str]) -> list[Path]:
+    """The files that a path, a folder or a glob stands for."""
     path = Path(source)
     try:
         path = path.expanduser()
         if path.is_dir():
-            return _inside(path)
+            return _tables_in(path)
         if path.exists():
             return [path]
         folder = path.parent
@@ -232,15 +234,15 @@ def _paths(source: str | os.PathLike[str]) -> list[Path]:
         if matches:
             return [p for match in matches for p in _paths(match)]
         raise DataError(f"read: nothing matches {path}. Is the folder right?")
-    hint = f"Folder {folder} is missing too." if beside is None else nearest(path.name, beside)
+    hint = f"Folder {folder} is missing too." if beside is None else did_you_mean(path.name, beside)
     if hint.startswith("Known"):
-        hint = f"Folder {folder} holds {some(sorted(beside or []))}."
+        hint = f"Folder {folder} holds {first_few(sorted(beside or []))}."
     raise DataError(
         f"read: no file {str(path) if str(path).isprintable() else repr(str(path))}. {hint}"
     )
 
 
-def _inside(folder: Path) -> list[Path]:
+def _tables_in(folder: Path) -> list[Path]:
     inside = sorted(p for p in folder.iterdir() if p.is_file() and _is_table(p))
     if not inside:
         raise DataError(
@@ -260,26 +262,24 @@ def _from_paths(paths: list[Path], separator: str | None, encoding: str) -> Sour
     is_parquet = [_is_parquet(p) for p in paths]
     if all(is_parquet):
         names = _schema(paths[0]).names
-        _refuse_twins(label, names)
+        _refuse_duplicates(label, names)
         return Source(label, names, parquet=paths)
     if any(is_parquet):
-        raise DataError(
-            f"read: {label} mixes Parquet and text files. Read them one kind at a time."
-        )
-    text = [delimited.layout(p, separator, encoding) for p in paths]
+        raise DataError(f"read: {label} mixes Parquet and text files. Read one kind at a time.")
+    text = [guess_layout(p, separator, encoding) for p in paths]
     for other in text[1:]:
         if sorted(other.names) != sorted(text[0].names):
             raise DataError(
-                f"read: {other.path} has columns {some(other.names, 12)}; {text[0].path} has "
-                f"{some(text[0].names, 12)}. Read files with the same columns together."
+                f"read: {other.path} has columns {first_few(other.names, 12)}; {text[0].path} has "
+                f"{first_few(text[0].names, 12)}. Read files with the same columns together."
             )
     return Source(label, text[0].names, text=text)
 
 
-def _refuse_twins(label: str, names: list[str]) -> None:
+def _refuse_duplicates(label: str, names: list[str]) -> None:
     twice = [n for i, n in enumerate(names) if n in names[:i]]
     if twice:
-        raise DataError(f"read: {label} has duplicate columns ({some(twice)}). Rename them.")
+        raise DataError(f"read: {label} has duplicate columns ({first_few(twice)}). Rename them.")
 
 
 def _schema(path: Path) -> pa.Schema:
@@ -287,7 +287,7 @@ def _schema(path: Path) -> pa.Schema:
         return pq.read_schema(path)
     except (pa.ArrowException, OSError) as error:
         raise DataError(
-            f"read: {path} is not a readable Parquet file ({_first(error)}). Is it whole?"
+            f"read: {path} is not a readable Parquet file ({_first_line(error)}). Is it complete?"
         ) from None
 
 
@@ -297,90 +297,3 @@ def _is_parquet(path: Path) -> bool:
             return path.suffix.lower() in PARQUET or file.read(4) == b"PAR1"
     except OSError as error:
         raise DataError(f"read: cannot read {path} ({error.strerror}).") from None
-
-
-def nulls(column: pa.ChunkedArray) -> np.ndarray:
-    """Mask of the cells that are null or NaN."""
-    column = plain(column)
-    if not column.null_count and not pa.types.is_floating(column.type):
-        return np.zeros(len(column), bool)
-    return pc.is_null(column, nan_is_null=True).to_numpy()
-
-
-def numbers(column: pa.ChunkedArray, what: str, *, dates: bool) -> tuple[np.ndarray, np.ndarray]:
-    """A column as int64 or float64, and a mask of the cells that are no number.
-
-    Dates, where they are wanted, become microseconds since 1970 (UTC if they name no zone). Nulls
-    are not in the mask; their value means nothing.
-    """
-    column = plain(column)
-    absent = nulls(column)
-    try:
-        column = _as_numbers(column, dates)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        wanted = "numbers or dates" if dates else "numbers"
-        raise DataError(
-            f"read: {what} has the Arrow type {column.type}. Expected {wanted}."
-        ) from None
-    wrong = nulls(column) & ~absent
-    values = (column.fill_null(0) if column.null_count else column).to_numpy()
-    if values.dtype.kind == "f":
-        return values.astype(np.float64, copy=False), wrong | ~(np.isfinite(values) | absent)
-    return values.astype(np.int64, copy=False), wrong
-
-
-def _as_numbers(column: pa.ChunkedArray, dates: bool) -> pa.ChunkedArray:
-    kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _read_text(column, dates)
-    if pa.types.is_floating(kind):
-        return column
-    if (pa.types.is_temporal(kind) and not dates) or (pa.types.is_boolean(kind) and dates):
-        raise pa.ArrowInvalid(f"{kind} has no use here")
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        zone = getattr(kind, "tz", None)
-        finer = kind == pa.timestamp("ns", zone)
-        return column.cast(pa.timestamp("us", zone), safe=not finer).cast(pa.int64())
-    try:
-        return column.cast(pa.int64())
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return column.cast(pa.float64(), safe=False)
-
-
-def _read_text(column: pa.ChunkedArray, dates: bool) -> pa.ChunkedArray:
-    """Text as numbers or dates; what is neither, or not of the commoner kind, becomes null."""
-    for kind in (*KINDS, *(DATES if dates else ())):
-        try:
-            read = column.cast(kind)
-        except pa.ArrowInvalid:
-            continue
-        return read.cast(pa.int64()) if kind in DATES else read
-    cells = column.to_pylist()
-    found = [None if cell is None else _number(cell) for cell in cells]
-    if dates:
-        moments = [None if cell is None else _moment(cell) for cell in cells]
-        if sum(m is not None for m in moments) > sum(n is not None for n in found):
-            found = moments
-    if not all(isinstance(value, int) for value in found if value is not None):
-        found = [None if value is None else float(value) for value in found]
-    return chunked(pa.array(found, pa.float64() if float in map(type, found) else pa.int64()))
-
-
-def _number(cell: str) -> float | None:
-    if not NUMBER.fullmatch(cell):
-        return None
-    try:
-        value = int(cell)
-    except ValueError:
-        return float(cell)
-    return value if abs(value) < 2**63 else float(cell)
-
-
-def _moment(cell: str) -> float | None:
-    try:
-        moment = dt.datetime.fromisoformat(cell.strip())
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=dt.UTC)
-    return (moment - EPOCH) // MICROSECOND

@@ -1,4 +1,4 @@
-"""Training across processes."""
+"""Train across processes."""
 
 from softdex.distributed.gathered import Gathered, gathered
 

@@ -1,4 +1,4 @@
-"""In-batch negatives across processes: every rank sees the rows of all."""
+"""In-batch negatives across processes: every rank gets the rows of all ranks."""
 
 from __future__ import annotations
 
@@ -13,37 +13,43 @@ from softdex.errors import ShapeError
 
 
 class Gathered(NamedTuple):
-    """Tensors of all ranks, joined in rank order; this rank's row b is their row start + b."""
+    """Tensors of all ranks, joined in rank order.
+
+    Attributes:
+        tensors: the joined tensors.
+        start: this rank's row b is row start + b of them.
+    """
 
     tensors: tuple[Tensor, ...]
     start: int
 
 
 def gathered(*tensors: Tensor, equal: bool = False) -> Gathered:
-    """Join the rows of every rank's tensors, so that they are negatives of one another.
+    """Join the rows of every rank's tensors, so that they can be negatives of one another.
 
-    The gradient of a row is the sum over ranks of what their losses say about it, that is, the
-    gradient of the sum of all ranks' losses. A loss averaged over a rank's own rows then needs
-    1 / world to be the average over all rows; DDP, which averages gradients, brings that factor.
+    The gradient of a row is that of the sum of all ranks' losses. A loss averaged over a rank's own
+    rows therefore needs a factor 1 / world to be the average over all rows; DDP, which averages
+    gradients, supplies it.
 
-    Every rank calls this, and backward, as often and in the same order as the others, else they
-    wait for each other. Without a process group, or alone in it, the tensors come back as they are.
+    All ranks must call this, and backward, equally often and in the same order; otherwise they wait
+    for each other forever. Without a process group, or in one of a single process, the tensors are
+    returned as they are.
 
     Args:
-        tensors: of one length on a rank; types, other dimensions and which of them learn are the
-            same on all ranks.
-        equal: promises that all ranks hold the same number of rows, which saves asking them: a
-            small exchange, and a wait of the host for the device. A broken promise ends the run.
+        tensors: of equal length on a rank. Types, other dimensions and which of them require a
+            gradient must be the same on all ranks.
+        equal: all ranks have the same number of rows. This saves a small exchange in which the
+            host waits for the device. If it is not true, the run fails.
 
     Returns:
-        the joined tensors, and the row at which this rank's own start.
+        the joined tensors, and the row where this rank's own begin.
     """
     lengths = {tuple(t.shape[:1]) for t in tensors}
     if len(lengths) != 1 or () in lengths:
         shapes = ", ".join(str(tuple(t.shape)) for t in tensors) or "none"
         raise ShapeError(
             f"gathered: expected tensors of the same number of rows, got {shapes}. "
-            "Gather what has other rows in a call of its own."
+            "Gather tensors with other rows in a call of their own."
         )
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return Gathered(tensors, 0)
@@ -55,7 +61,7 @@ def gathered(*tensors: Tensor, equal: bool = False) -> Gathered:
 
 
 class _Join(torch.autograd.Function):
-    """One node for all tensors: its collectives run in the same order on every rank."""
+    """One autograd node for all tensors, so that collectives run in one order on every rank."""
 
     @staticmethod
     def forward(ctx: Any, sizes: list[int], start: int, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -74,12 +80,12 @@ class _Join(torch.autograd.Function):
 
 
 def _sizes(rows: int, device: torch.device) -> list[int]:
-    """The number of rows of every rank: one small exchange, and one wait for the device."""
+    """The number of rows per rank; costs a small exchange and a wait for the device."""
     return [int(n) for n in _stacked(torch.tensor(rows, device=device)).tolist()]
 
 
 def _join(tensor: Tensor, sizes: list[int]) -> Tensor:
-    """Rows of all ranks, padded to the longest on their way, since a collective wants one shape."""
+    """The rows of all ranks, padded to the longest in transit: collectives need one shape."""
     most = max(sizes)
     if min(sizes) == most:
         return _stacked(tensor).flatten(0, 1)
@@ -89,14 +95,14 @@ def _join(tensor: Tensor, sizes: list[int]) -> Tensor:
 
 
 def _stacked(tensor: Tensor) -> Tensor:
-    """The tensors of all ranks, which are of one shape, along a new first dimension."""
+    """The tensors of all ranks, of one shape, stacked along a new first dimension."""
     out = tensor.new_empty(dist.get_world_size(), *tensor.shape)
     dist.all_gather(list(out), tensor.contiguous())
     return out
 
 
 def _sum(grad: Tensor) -> Tensor:
-    """The sum over ranks, in memory of its own."""
+    """The sum over ranks, as a new tensor."""
     total = grad.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total)
     return total

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from softdex.data.holdout import Card
-from softdex.errors import SoftdexError, UnknownName, choose, nearest
+from softdex.errors import SoftdexError, UnknownName, choose, did_you_mean
 from softdex.evaluate.metrics import METRICS
 from softdex.tables import Rows, render
 
@@ -45,7 +45,7 @@ class Result(Mapping[str, float]):
         try:
             return self.means[name]
         except KeyError:
-            raise UnknownName(f"Result: no {name!r}. {nearest(name, self.means)}") from None
+            raise UnknownName(f"Result: no {name!r}. {did_you_mean(name, self.means)}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.means)

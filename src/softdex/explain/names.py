@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from softdex.data.keys import as_list
 from softdex.data.ragged import Ragged, offsets
-from softdex.errors import SoftdexError, nearest
+from softdex.errors import SoftdexError, did_you_mean
 from softdex.index.tree.tree import Tree
 from softdex.model.retriever import Retriever
 
@@ -38,7 +38,7 @@ class Names:
         given = [] if columns is None else list(dict.fromkeys(as_list(columns)))
         for name in given:
             if name not in known:
-                raise SoftdexError(f"explain: no item column {name!r}. {nearest(name, known)}")
+                raise SoftdexError(f"explain: no item column {name!r}. {did_you_mean(name, known)}")
         self.title = self._first("title", given, TITLES)
         self.category = self._first("category", given, CATEGORIES)
         also = [self.category] if self.category else []

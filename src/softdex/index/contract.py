@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from softdex.data.ragged import Ragged
-from softdex.errors import DataError, some
+from softdex.errors import DataError, first_few
 
 MAX_MEMORY = 512 * 2**20  # bytes of scores a search may hold at a time, unless told otherwise
 
@@ -127,7 +127,7 @@ def edited(alive: Tensor, ids: Tensor, living: bool) -> Tensor:
     outside = ids[(ids < 0) | (ids >= len(alive))]
     if len(outside):
         raise DataError(
-            f"index: expected ids from 0 to {len(alive) - 1}, got {some(outside.tolist())}."
+            f"index: expected ids from 0 to {len(alive) - 1}, got {first_few(outside.tolist())}."
         )
     alive = alive.clone()
     alive[ids] = living

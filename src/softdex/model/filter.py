@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from softdex.data.keys import REFUSED, Keys, as_list, find
-from softdex.errors import SoftdexError, nearest
+from softdex.data.arrow import NOT_CONVERTIBLE
+from softdex.data.keys import Keys, as_list, find
+from softdex.encode.features.cells import REFUSED
+from softdex.errors import SoftdexError, did_you_mean
 
 RESULT = ("user", "rank", "item", "similar", "score")  # columns of the tables we return
 
@@ -46,7 +48,7 @@ def check_columns(table: pa.Table | None, columns: Any, method: str) -> list[str
     names = [] if columns is None else as_list(columns)
     for name in names:
         if name not in known:
-            raise SoftdexError(f"{method}: no item column {name!r}. {nearest(name, known)}")
+            raise SoftdexError(f"{method}: no item column {name!r}. {did_you_mean(name, known)}")
         if name in RESULT:
             raise SoftdexError(
                 f"{method}: the item column {name!r} would hide the column of that name in the "
@@ -72,7 +74,7 @@ def _where(
     for name, wanted in where.items():
         if name not in table.column_names:
             raise SoftdexError(
-                f"{method}: no item column {name!r}. {nearest(name, table.column_names)}"
+                f"{method}: no item column {name!r}. {did_you_mean(name, table.column_names)}"
             )
         mask &= _matches(table[name].combine_chunks(), name, as_list(wanted), method)
     return mask
@@ -100,7 +102,7 @@ def _matches(column: pa.Array, name: str, wanted: Any, method: str) -> np.ndarra
     try:
         values = pa.array(list(wanted)).cast(kind)
         found = pc.is_in(column.flatten() if lists else column, value_set=values)
-    except REFUSED:
+    except NOT_CONVERTIBLE:
         raise SoftdexError(
             f"{method}: where={{{name!r}: {wanted!r}}}: the column holds {kind}."
         ) from None

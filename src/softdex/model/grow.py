@@ -12,14 +12,14 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from softdex.data.attach import read_table
 from softdex.data.interactions import Interactions
 from softdex.data.keys import Keys, as_list, find, merge
 from softdex.data.ragged import Ragged, group
-from softdex.data.read import read_table
 from softdex.encode.features.tower import Tower
 from softdex.encode.history import Vae
 from softdex.encode.table import Table
-from softdex.errors import DataError, SoftdexError, choose, some
+from softdex.errors import DataError, SoftdexError, choose, first_few
 from softdex.index.flat import Flat
 from softdex.index.imi.index import build, codewords_for
 from softdex.index.tree.tree import Tree
@@ -309,7 +309,7 @@ def _refuse_known(where: str, new: Keys, known: Keys) -> None:
     keys = new.all()
     old = np.flatnonzero(known.lookup(keys) >= 0)
     if len(old):
-        names = some([repr(k) for k in keys.take(pa.array(old)).to_pylist()])
+        names = first_few([repr(k) for k in keys.take(pa.array(old)).to_pylist()])
         raise DataError(
             f"{where}: {names} in the model already. Leave them out, or fit again with start= this "
             "model."

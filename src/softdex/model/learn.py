@@ -15,7 +15,7 @@ from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.encode.features.tower import Tower, tower_in
 from softdex.encode.table import Table
-from softdex.errors import SoftdexError, some
+from softdex.errors import SoftdexError, first_few
 from softdex.evaluate.evaluate import evaluate
 from softdex.index.contract import MAX_MEMORY
 from softdex.machine import pick_device
@@ -110,7 +110,7 @@ def finish(card: Card, run: Run, log: Interactions) -> Retriever:
     parts = _materialised(parts_from(encoder, scorer, run.trainer.served()))
     if wrong := not_finite(saved_tensors(encoder, scorer)):
         raise SoftdexError(
-            f"fit: after training, {some(wrong)} hold values that are not finite. Choose less "
+            f"fit: after training, {first_few(wrong)} hold values that are not finite. Choose less "
             "extreme options (a lower lr, if there is one)."
         )
     return Retriever(replace(card, training=_record(outcome)), parts, known_from(log))
@@ -151,8 +151,8 @@ def check_finite(card: Card, encoder: nn.Module, scorer: nn.Module) -> None:
     wrong = not_finite(dict(encoder.state_dict()) | dict(scorer.state_dict()))
     if wrong:
         raise SoftdexError(
-            f"fit: {card.recipe} with {dict(card.options)} gave {some(wrong)} that are not finite. "
-            "Choose less extreme options."
+            f"fit: {card.recipe} with {dict(card.options)} gave {first_few(wrong)} that are not "
+            "finite. Choose less extreme options."
         )
 
 

@@ -1,4 +1,4 @@
-"""What a loss is to the trainer."""
+"""The contract of losses."""
 
 from __future__ import annotations
 
@@ -10,5 +10,7 @@ from torch import Tensor
 from softdex.index.contract import Index
 
 Loss = Callable[[Index, Tensor, Tensor, torch.Generator], Tensor]
-"""(index, query, target, generator) -> loss per target. `target` is (B,), or (B, P) padded with -1;
-a loss of padding has weight 0, whatever it is."""
+"""(index, query, target, generator) -> loss per target.
+
+`target` is (B,), or (B, P) padded with -1. The trainer gives losses of padding weight 0, so their
+values do not matter."""

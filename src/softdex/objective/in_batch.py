@@ -1,34 +1,34 @@
-"""In-batch: the target against the items that a batch already holds, weighted or drawn again.
+"""In-batch: the target against the items of the batch, weighted or resampled.
 
-Items enter a batch as often as they occur, so popular ones stand against everybody. Shapes: B rows,
-N candidates (the batch's items, a cache, uniform draws), scores (B, N).
+An item occurs in batches as often as in the log, so without correction popular items are negatives
+of everybody. Shapes: B rows, N candidates (the batch's items, a cache, uniform draws), scores
+(B, N).
 """
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from softdex.errors import choose
-from softdex.objective.sampled import FLOOR
+from softdex.objective.sampled import MASKED_SCORE
 
-PRIME = 2**31 - 1
 CORRECTIONS = ("none", "uniform", "proposal")
 
 
-def left_out(
+def exclusion_mask(
     target: Tensor, candidates: Tensor, *, own: str = "drop", hits: str = "drop", offset: int = 0
 ) -> Tensor | None:
-    """Which candidates (N,) do not stand against a row's target (B,): (B, N), None for all do.
+    """Which candidates are no negatives of each row: (B, N), or None if all are.
 
     Args:
-        target: item ids (B,).
+        target: item ids of the rows (B,).
         candidates: item ids (N,).
-        own: what becomes of the row's own place, candidate b + offset of row b: `drop` or `keep`.
-        hits: and of other places that hold the same item.
-        offset: where the rows' own places begin.
+        own: the row's own place, candidate b + offset of row b: `drop` or `keep` it as a negative.
+        hits: other places that hold the row's target: `drop` or `keep` them.
+        offset: the place of the first row.
     """
     choose("in_batch", "own", own, ("drop", "keep"))
     choose("in_batch", "hits", hits, ("drop", "keep"))
@@ -45,7 +45,7 @@ def left_out(
 def batch_softmax(
     pos: Tensor,
     neg: Tensor,
-    out: Tensor | None = None,
+    excluded: Tensor | None = None,
     logp: Tensor | None = None,
     pos_logp: Tensor | None = None,
 ) -> Tensor:
@@ -53,51 +53,67 @@ def batch_softmax(
 
         loss_b = -(o_y - log p_y) + log( exp(o_y - log p_y) + sum_j exp(o_j - log p_j) )   [SSL]
 
-    over the candidates j that are not left out. Without correction (p = 1) it is `ssl`; with p the
-    popularity `ssl_pop`, with an estimate of it `g_tower`, with a mixture's law `mns`.
+    over the candidates j that are not excluded. With p = 1 it is the objective `ssl`, with p the
+    popularity `ssl_pop`, with an estimate of it `g_tower`, with a mixture `mns`.
 
     Args:
         pos: target scores o_y (B,).
-        neg: scores of the candidates (B, N).
-        out: which candidates are left out (B, N).
-        logp: log p of the candidates (N,), given, not learned; only differences matter.
-            None: they are alike.
+        neg: scores of the candidates o_j (B, N).
+        excluded: True where a candidate is no negative (B, N); None for nowhere.
+        logp: log p of the candidates (N,), up to a constant and without gradient; None for p = 1.
         pos_logp: log p of the target (B,).
 
     Returns:
-        loss (B,); 0 where every candidate is left out.
+        loss (B,), 0 where every candidate is excluded; the caller reduces.
 
-    Relations: with nothing left out it is `sampled_softmax` with `correct="all"`; if the candidates
-    are draws from p, its gradient then tends to the full softmax's.
+    Relations: with nothing excluded it is `sampled_softmax` with `correct="all"`; if the candidates
+    are draws from p, its gradient then tends to that of the full softmax.
     """
     pos = pos if pos_logp is None else pos - pos_logp.detach()
-    return torch.logaddexp(pos, log_sum(neg, None, out, logp)) - pos
+    return torch.logaddexp(pos, weighted_logsumexp(neg, None, excluded, logp)) - pos
 
 
-def mixed(logp: Tensor, batch: int | Tensor, uniform: int, items: int) -> Tensor:
-    """log of the law of a batch of items by popularity, joined by so many uniform ones.
+def mixture_log_prob(logp: Tensor, batch: int | Tensor, uniform: int, items: int) -> Tensor:
+    """log-probability of items in a batch drawn by popularity and joined by uniform draws.
 
-    log( r p + (1 - r) / I ), r = B / (B + U)                                              [MNS]
+        log( r p + (1 - r) / I ),   r = B / (B + U)                                        [MNS]
+
+    Args:
+        logp: log p, the popularity of the items (N,).
+        batch: B, the number of items drawn by popularity.
+        uniform: U, the number of uniform draws.
+        items: I, the number of all items.
     """
     share = torch.as_tensor(batch, device=logp.device) / (batch + uniform)
     return torch.logaddexp(logp + share.log(), ((1 - share) / items).log())
 
 
-# draw again --------------------------------------------------------------------------------------
+# resampling --------------------------------------------------------------------------------------
 
 
-def resampling(scores: Tensor, logp: Tensor, out: Tensor | None = None) -> Tensor:
-    """log w (B, N): by what law the candidates of each row are drawn again, without gradient.
+def resampling_log_weights(scores: Tensor, logp: Tensor, excluded: Tensor | None = None) -> Tensor:
+    """log w, the probabilities to resample the candidates of each row by; without gradient.
 
-    w_bj = exp(o_bj - log p_j) / sum_k exp(o_bk - log p_k)                                  [BIR]
+        w_bj = exp(o_bj - log p_j) / sum_k exp(o_bk - log p_k)                              [BIR]
 
-    Candidates that came by p, drawn again by w, act like draws from the softmax over all items.
+    Args:
+        scores: o (B, N).
+        logp: log p of the candidates (N,).
+        excluded: True where a candidate is no negative (B, N); None for nowhere.
+
+    Returns:
+        log w (B, N).
+
+    Relations: candidates drawn by p and resampled by w tend to draws from the softmax over all
+    items as N grows.
     """
     weight = scores.detach() - logp
-    return (weight if out is None else weight.masked_fill_(out, FLOOR)).log_softmax(1)
+    if excluded is not None:
+        weight = weight.masked_fill_(excluded, MASKED_SCORE)
+    return weight.log_softmax(1)
 
 
-def resampled(
+def resampled_softmax(
     pos: Tensor,
     neg: Tensor,
     counts: Tensor,
@@ -105,10 +121,7 @@ def resampled(
     *,
     correction: str = "none",
 ) -> Tensor:
-    """Cross-entropy of the target against candidates that were drawn again.
-
-    `none`, as published; `uniform`: the draws are softmax samples, so the gradient of their mean
-    score is that of the normaliser; `proposal`: each draw is weighted by what made it likely.
+    """Cross-entropy of the target against resampled candidates.
 
         none:      loss_b = -o_y + log( exp o_y + sum_j c_j exp o_j )                       [BIR-1]
         uniform:   loss_b = -o_y + sum_j c_j o_j / M                                        [BIR-2]
@@ -116,18 +129,21 @@ def resampled(
 
     Args:
         pos: target scores o_y (B,).
-        neg: scores of the candidates (B, N).
-        counts: how often each was drawn, M in all, (B, N).
-        log_weight: log w (B, N), as they were drawn; only `proposal` asks for it.
-        correction: `none`, `uniform` or `proposal`.
+        neg: scores of the candidates o_j (B, N).
+        counts: c, how often each candidate was drawn, M times in all (B, N).
+        log_weight: log w (B, N), what they were drawn by; only `proposal` uses it.
+        correction: `none`, as published; `uniform`, which takes the draws for softmax samples, so
+            that the gradient of their mean score is that of the log-normaliser; `proposal`, which
+            divides each draw by its probability.
 
     Returns:
-        loss (B,). That of `uniform` has the right gradient, its value says little.
+        loss (B,); the caller reduces. That of `uniform` has a meaningful gradient but value.
 
     Relations: as B and M grow, the gradient of `none` tends to that of a softmax of 2 o, that of
-    `uniform` to the full softmax's, and that of `proposal` to plain `ssl`: it undoes the drawing.
+    `uniform` to that of the full softmax, and that of `proposal` to that of plain `ssl`: it undoes
+    the resampling.
     """
-    choose("resampled", "correction", correction, CORRECTIONS)
+    choose("resampled_softmax", "correction", correction, CORRECTIONS)
     if correction == "uniform":
         total = counts.sum(1)
         return (counts * neg).sum(1) / total.clamp(min=1) - pos * (total > 0)
@@ -136,161 +152,64 @@ def resampled(
         assert log_weight is not None
         rarity = torch.where(counts > 0, -log_weight, 0.0).exp()
         weight = counts * rarity / counts.sum(1, keepdim=True).clamp(min=1)
-    return torch.logaddexp(pos, log_sum(neg, weight)) - pos
+    return torch.logaddexp(pos, weighted_logsumexp(neg, weight)) - pos
 
 
-def log_sum(
+def weighted_logsumexp(
     scores: Tensor,
     weight: Tensor | None = None,
-    out: Tensor | None = None,
+    excluded: Tensor | None = None,
     shift: Tensor | None = None,
 ) -> Tensor:
-    """log sum_j w_j exp(o_j - a_j), (B,): scores and weights (B, N), shift (N,), some left out.
+    """log sum_j w_j exp(o_j - a_j) over the candidates that are not excluded.
 
-    Holds one copy of the scores at a time, forward and backward; -inf where nothing is left.
+    Holds one copy of the scores at a time, forward and backward.
+
+    Args:
+        scores: o (B, N).
+        weight: w (B, N), without gradient; None for 1.
+        excluded: True where a candidate is left out (B, N); None for nowhere.
+        shift: a (N,), without gradient; None for 0.
+
+    Returns:
+        (B,), -inf where no candidate is left.
     """
-    total: Tensor = _LogSum.apply(scores, weight, out, shift)  # type: ignore[no-untyped-call]
+    total: Tensor = _LogSumExp.apply(  # type: ignore[no-untyped-call]
+        scores, weight, excluded, shift
+    )
     return total
 
 
-class _LogSum(torch.autograd.Function):
+class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, scores: Tensor, weight: Tensor | None, out: Tensor | None, shift: Tensor | None
+        ctx: Any,
+        scores: Tensor,
+        weight: Tensor | None,
+        excluded: Tensor | None,
+        shift: Tensor | None,
     ) -> Tensor:
         wide = torch.promote_types(scores.dtype, torch.float32)
         terms = scores.to(wide, copy=True) if shift is None else scores - shift
-        for gone in (out, None if weight is None else weight == 0):
+        for gone in (excluded, None if weight is None else weight == 0):
             if gone is not None:
-                terms.masked_fill_(gone, FLOOR)
+                terms.masked_fill_(gone, MASKED_SCORE)
         level = terms.amax(1)
-        total = _terms(terms.sub_(level.unsqueeze(1)), weight, out).sum(1).log() + level
-        ctx.save_for_backward(scores, weight, out, shift, total)
+        total = _terms(terms.sub_(level.unsqueeze(1)), weight, excluded).sum(1).log() + level
+        ctx.save_for_backward(scores, weight, excluded, shift, total)
         return total
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        scores, weight, out, shift, total = ctx.saved_tensors
+        scores, weight, excluded, shift, total = ctx.saved_tensors
         terms = scores - total.unsqueeze(1)
-        share = _terms(terms if shift is None else terms.sub_(shift), weight, out)
+        share = _terms(terms if shift is None else terms.sub_(shift), weight, excluded)
         return share.mul_(grads[0].unsqueeze(1)).to(scores.dtype), None, None, None
 
 
-def _terms(scores: Tensor, weight: Tensor | None, out: Tensor | None) -> Tensor:
-    """w exp(o) in the memory of the scores; those that do not count may be as large as they are."""
-    terms = scores.clamp_(-80.0, 80.0).exp_()  # exp is slow on smaller ones, and larger overflow
+def _terms(scores: Tensor, weight: Tensor | None, excluded: Tensor | None) -> Tensor:
+    """w exp(o) in place; the scores of excluded candidates may be arbitrarily large."""
+    terms = scores.clamp_(-80.0, 80.0).exp_()  # exp is slow below, and overflows above
     if weight is not None:
         terms.mul_(weight)
-    return terms if out is None else terms.masked_fill_(out, 0.0)
-
-
-# what is remembered between batches --------------------------------------------------------------
-
-
-@final
-class Frequencies(nn.Module):
-    """How often items come, estimated from the stream itself: batches between two visits.
-
-    interval <- (1 - rate) interval + rate (now - last visit) / visits now
-    log p = -log max interval                                                          [G-Tower]
-
-    over a few hashed arrays, whose largest interval is that of the fewest collisions. Needs no
-    counts and no number of items, and follows a stream that changes.
-
-    Args:
-        slots: of each array.
-        first: what an interval is before anything was seen.
-        rate: how fast it follows.
-        hashes: how many arrays.
-    """
-
-    factors: Tensor
-    last: Tensor
-    interval: Tensor
-    now: Tensor
-    times: Tensor
-
-    def __init__(self, slots: int, first: float, rate: float = 0.01, hashes: int = 5) -> None:
-        super().__init__()
-        self.slots, self.rate = slots, rate
-        generator = torch.Generator().manual_seed(slots)
-        factors = torch.randint(1, PRIME, (2, hashes, 1), generator=generator)
-        self.register_buffer("factors", factors, persistent=False)
-        shape = hashes, slots + 1  # the last is nobody's
-        self.register_buffer("last", torch.zeros(shape, dtype=torch.int64))
-        self.register_buffer("interval", torch.full(shape, float(first)))
-        self.register_buffer("now", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("times", torch.zeros(shape, dtype=torch.int64), persistent=False)
-
-    @torch.no_grad()
-    def forward(self, ids: Tensor) -> Tensor:
-        """Note that a batch holds these items (N,), -1 for none; log p of each, up to a constant.
-
-        An item that comes several times in a batch comes so many times as often.
-        """
-        self.now += 1
-        factor, shift = self.factors
-        slot = (ids % PRIME * factor + shift) % PRIME % self.slots
-        slot = torch.where(ids < 0, self.slots, slot)
-        row = torch.arange(len(slot), device=ids.device)[:, None].expand_as(slot)
-        self.times.index_put_((row, slot), torch.ones_like(slot), accumulate=True)
-        gap = (self.now - self.last[row, slot]) / self.times[row, slot]
-        self.times.index_put_((row, slot), torch.zeros_like(slot))
-        interval = self.interval[row, slot] * (1 - self.rate) + self.rate * gap
-        self.interval[row, slot] = interval  # repeated slots are given the same number
-        self.last[row, slot] = self.now
-        return -interval.amax(0).log()
-
-
-@final
-class Cache(nn.Module):
-    """Informative items of the batches so far, by their ids; their vectors are always the present.
-
-    Counts are whole numbers: a batch adds about B^2 to them, and float32 stops counting at 2^24.
-    They fade by `decay` a step, when they are next looked at.
-    """
-
-    ids: Tensor
-    counts: Tensor
-    last: Tensor
-    now: Tensor
-    times: Tensor
-
-    def __init__(self, ids: Tensor, items: int, decay: float = 1.0) -> None:
-        super().__init__()
-        self.decay = decay
-        self.register_buffer("ids", ids)
-        self.register_buffer("counts", torch.ones(items, dtype=torch.int64))
-        self.register_buffer("last", torch.zeros(items, dtype=torch.int64))
-        self.register_buffer("now", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("times", torch.zeros(items, dtype=torch.int64), persistent=False)
-
-    def occurrences(self, ids: Tensor) -> Tensor:
-        """How often these items were drawn, faded to the present, (N,) int64."""
-        counts = self.counts[ids]
-        if self.decay == 1:
-            return counts
-        age = (self.now - self.last[ids]).double()
-        return (counts * self.decay**age).long()
-
-    @torch.no_grad()
-    def replace(self, ids: Tensor, counts: Tensor, generator: torch.Generator | None) -> None:
-        """Count what was drawn of these candidates (M,), and refill the cache from what was.
-
-        Each distinct item that was drawn is taken with a probability in proportion to how often
-        it ever was; ids may repeat.
-        """
-        self.now += 1
-        self.counts[ids] = self.occurrences(ids)
-        self.last[ids] = self.now
-        self.counts.index_add_(0, ids, counts)
-        seen = (counts > 0).long()
-        self.times.index_add_(0, ids, seen)
-        weight = self.counts[ids].double() * seen / self.times[ids].clamp(min=1)
-        self.times.index_fill_(0, ids, 0)
-        steps = weight.cumsum(0)
-        point = torch.rand(
-            len(self.ids), generator=generator, device=ids.device, dtype=torch.float64
-        )
-        place = torch.searchsorted(steps, point * steps[-1], right=True)
-        self.ids.copy_(ids[place.clamp(max=len(ids) - 1)])
+    return terms if excluded is None else terms.masked_fill_(excluded, 0.0)

@@ -1,4 +1,4 @@
-"""Pairwise: the target should score above each draw."""
+"""Pairwise: the target should score higher than each draw."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from torch.nn.functional import softplus
 
 
 def bpr(pos: Tensor, neg: Tensor, hit: Tensor) -> Tensor:
-    """Bayesian personalised ranking, mean over the draws that are not the target itself.
+    """Bayesian personalised ranking: the mean over the draws that are not the target.
 
         loss_b = mean_n -log sigmoid(o_y - o_n)                                           [BPR]
 
     Args:
-        pos: target scores (B,).
-        neg: scores of the draws (B, N).
-        hit: where a draw is the row's own target (B, N).
+        pos: target scores o_y (B,).
+        neg: scores of the draws o_n (B, N).
+        hit: True where a draw is the row's own target (B, N); such draws are ignored.
 
     Returns:
-        loss (B,); 0 where every draw is a hit.
+        loss (B,), 0 where every draw is a hit; the caller reduces.
 
-    Relations: with one draw that is no hit, it is `sampled_softmax` with that draw and no
+    Relations: with one draw that is not a hit it is `sampled_softmax` of that draw without
     correction.
     """
     kept = ~hit
@@ -28,21 +28,21 @@ def bpr(pos: Tensor, neg: Tensor, hit: Tensor) -> Tensor:
 
 
 def dns(pos: Tensor, neg: Tensor, hit: Tensor | None) -> Tensor:
-    """Dynamic negative sampling: `bpr` against the draw that scores highest.
+    """Dynamic negative sampling: `bpr` against the draw with the highest score.
 
         loss_b = -log sigmoid(o_y - max_n o_n)                                            [DNS]
 
-    Draws are uniform; the choice among them is the proposal, so no log q enters.
+    Draws are uniform; choosing among them is the proposal, so there is no log q.
 
     Args:
-        pos: target scores (B,).
-        neg: scores of the draws (B, N).
-        hit: where a draw is the row's own target (B, N), if that can be.
+        pos: target scores o_y (B,).
+        neg: scores of the draws o_n (B, N).
+        hit: True where a draw is the row's own target (B, N), or None if none can be.
 
     Returns:
-        loss (B,); 0 where every draw is a hit.
+        loss (B,), 0 where every draw is a hit; the caller reduces.
 
-    Relations: with one draw it is `bpr`, with more it is at least that.
+    Relations: with one draw it equals `bpr`; with more it is at least `bpr`.
     """
     others = neg if hit is None else neg.masked_fill(hit, -torch.inf)
     return softplus(others.amax(1) - pos)
@@ -51,22 +51,23 @@ def dns(pos: Tensor, neg: Tensor, hit: Tensor | None) -> Tensor:
 def self_adversarial(
     pos: Tensor, neg: Tensor, hit: Tensor | None, temperature: float = 1.0
 ) -> Tensor:
-    """`bpr` with draws weighted by their own softmax, which is held constant.
+    """`bpr` with draws weighted by the softmax of their scores, held constant.
 
         loss_b = sum_n w_n * -log sigmoid(o_y - o_n),  w = softmax_n(o_n / temperature)   [SELF]
 
-    Draws are uniform; the weights stand for a proposal, so no log q enters.
+    Draws are uniform; the weights replace a proposal, so there is no log q.
 
     Args:
-        pos: target scores (B,).
-        neg: scores of the draws (B, N).
-        hit: where a draw is the row's own target (B, N), if that can be; it weighs nothing.
-        temperature: above 0; how little the scores matter to the weights.
+        pos: target scores o_y (B,).
+        neg: scores of the draws o_n (B, N).
+        hit: True where a draw is the row's own target (B, N), or None if none can be; its weight
+            is 0.
+        temperature: above 0; the higher, the more even the weights.
 
     Returns:
-        loss (B,); 0 where every draw is a hit.
+        loss (B,), 0 where every draw is a hit; the caller reduces.
 
-    Relations: tends to `bpr` as the temperature grows, and to `dns` as it falls to 0.
+    Relations: tends to `bpr` as the temperature grows, and to `dns` as it goes to 0.
     """
     logits = neg.detach() / temperature
     if hit is not None:

@@ -1,7 +1,7 @@
-"""Draw again: how often each candidate of a row falls when so many are drawn with replacement.
+"""Resample: multinomial counts per row, without storing the draws.
 
-Uniform numbers come sorted, as sums of exponential ones, so a draw needs no search and no place of
-its own: what is counted is how many of them lie below each step of the distribution.
+Sorted uniform numbers are made directly, as sums of exponential ones. A draw then needs neither a
+search nor memory: it is enough to count how many numbers lie below each step of the distribution.
 """
 
 from __future__ import annotations
@@ -17,20 +17,28 @@ from torch import Tensor
 from softdex.encode.table import fused_for
 from softdex.messages import say_if_compiling
 
-BLOCK_CELLS = 2**24  # (row, candidate) pairs whose draws are counted at a time on a GPU
+PAIRS_AT_A_TIME = 2**24  # of a row and a candidate, counted on a GPU
 
 
-def drawn(log_weight: Tensor, draws: int, generator: torch.Generator | None = None) -> Tensor:
-    """How often each candidate is drawn, (B, N) int32, in so many draws a row by exp(log_weight).
+def resample_counts(
+    log_weight: Tensor, draws: int, generator: torch.Generator | None = None
+) -> Tensor:
+    """Draw candidates with replacement, and count how often each is drawn.
 
-    A row whose weights are all 0 has no law: log_weight comes from a log_softmax.
+    Args:
+        log_weight: log-weights (B, N), at least one finite per row.
+        draws: number of draws per row, M.
+        generator: the source of randomness.
+
+    Returns:
+        counts (B, N), int32; each row sums to M.
     """
     if log_weight.dtype in (torch.bfloat16, torch.float16):
         log_weight = log_weight.float()
     if log_weight.device.type == "cpu":
         return _compiled(log_weight, draws, generator)
     counts = torch.empty_like(log_weight, dtype=torch.int32)
-    rows = max(1, BLOCK_CELLS // max(log_weight.shape[1], draws + 1))
+    rows = max(1, PAIRS_AT_A_TIME // max(log_weight.shape[1], draws + 1))
     for part, place in zip(torch.split(log_weight, rows), torch.split(counts, rows), strict=True):
         below = _below(part, draws, generator)
         torch.diff(below, dim=1, prepend=torch.zeros_like(below[:, :1]), out=place)
@@ -38,7 +46,7 @@ def drawn(log_weight: Tensor, draws: int, generator: torch.Generator | None = No
 
 
 def _below(log_weight: Tensor, draws: int, generator: torch.Generator | None) -> Tensor:
-    """How many draws fall on a candidate or one before it, (B, N)."""
+    """How many draws fall on a candidate or on one before it (B, N), int32."""
     if (fused := fused_for(log_weight)) is not None:
         seed = torch.randint(2**31, (1,), generator=generator, device=log_weight.device)
         return fused.below(log_weight, seed, draws)

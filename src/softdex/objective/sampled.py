@@ -1,4 +1,4 @@
-"""Sampled softmax: the target against draws, corrected for how they were drawn."""
+"""Sampled softmax: the target against draws, corrected for the probability of each draw."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from softdex.errors import ShapeError, choose
 
-FLOOR = -1e30  # what a masked draw scores: its exponential is 0, and its gradient no NaN
+MASKED_SCORE = -1e30  # of a masked draw: its exponential is 0, and its gradient is not NaN
 
 
 def sampled_softmax(
@@ -21,31 +21,30 @@ def sampled_softmax(
 ) -> Tensor:
     """Cross-entropy of the target against N draws from a proposal q over all items.
 
-    `correct="draws"`: hits are left out, the other draws stand for all items but the target:
+    `correct="draws"` ignores hits; the other draws stand for all items but the target:
 
         loss_b = -o_y + log( exp o_y + sum_n exp(o_n - log q_n + log(1 - q_y) - log M) )  [SSM-1]
 
-    with M the number of draws that are no hit. `correct="all"`: the target is corrected like the
-    draws, hits are kept, and no count appears:
+    with M the number of draws that are not hits. `correct="all"` corrects the target like the
+    draws, keeps hits, and does not count draws:
 
         loss_b = -(o_y - log q_y) + log( exp(o_y - log q_y) + sum_n exp(o_n - log q_n) )  [SSM-2]
 
-    There several targets (B, P) may share the draws of their row.
-
     Args:
-        pos: target scores o_y (B,).
-        neg: scores of the draws (B, N).
-        logq: log q of the draws, (B, N) or (N,) where they are shared.
-        pos_logq: log q of the target (B,).
-        hit: where a draw is the row's own target (B, N); not looked at by "all".
+        pos: target scores o_y (B,); with "all" also (B, P), for P targets that share the draws of
+            their row.
+        neg: scores of the draws o_n (B, N).
+        logq: log q of the draws, (B, N), or (N,) if all rows share them.
+        pos_logq: log q of the target, in the shape of `pos`.
+        hit: True where a draw is the row's own target (B, N); "all" does not use it.
         correct: `draws` or `all`.
 
     Returns:
-        loss, of the shape of `pos`; the caller reduces.
+        loss in the shape of `pos`; the caller reduces.
 
-    Relations: "draws" tends to `full_softmax` as N grows, for any q; with q the softmax it equals
-    the full loss off the target for every draw. "all" tends to the full softmax's gradient. Leaving
-    the log(1 - q_y) out, or counting hits in M, tends to something else.
+    Relations: "draws" tends to `full_softmax` as N grows, for any q; if q is the softmax, every
+    draw off the target gives the full loss. The gradient of "all" tends to that of the full
+    softmax. Dropping log(1 - q_y), or counting hits in M, tends to something else.
     """
     choose("sampled_softmax", "correction", correct, ("draws", "all"))
     if correct == "all":
@@ -53,9 +52,9 @@ def sampled_softmax(
         return torch.logaddexp(pos - pos_logq, others) - (pos - pos_logq)
     if hit is None or pos.ndim > 1:
         raise ShapeError(
-            "sampled_softmax: 'draws' needs to know the hits, and one target a row. Use 'all'."
+            "sampled_softmax: 'draws' needs hit, and one target per row. Use correct='all'."
         )
     kept = hit.shape[1] - hit.sum(1)
     rest = torch.log1p(-pos_logq.exp()) - kept.clamp(min=1).log()
-    others = (neg - logq).masked_fill_(hit, FLOOR).logsumexp(1) + rest
+    others = (neg - logq).masked_fill_(hit, MASKED_SCORE).logsumexp(1) + rest
     return torch.where(kept > 0, torch.logaddexp(pos, others) - pos, 0.0)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK_CELLS = 16_000_000  # scores held at a time when the items are taken in blocks
-CACHED_CELLS = 500_000
+SCORES_AT_A_TIME = 16_000_000  # held on a GPU
+SCORES_IN_CACHE = 500_000  # held on a CPU
 
 
 def full_softmax(scores: Tensor, target: Tensor) -> Tensor:
@@ -17,36 +17,36 @@ def full_softmax(scores: Tensor, target: Tensor) -> Tensor:
         loss_b = -o_b,y + log sum_i exp o_b,i                                          [SM]
 
     Args:
-        scores: of all items (B, I).
-        target: item ids (B,).
+        scores: scores o of all items (B, I).
+        target: item ids y (B,).
 
     Returns:
         loss (B,); the caller reduces.
 
-    Relations: `sampled_softmax` tends to it as the draws grow. Adding a constant to a row of
-    scores changes nothing.
+    Relations: `sampled_softmax` tends to it as the number of draws grows. Adding a constant to a
+    row of scores changes nothing.
     """
     return scores.logsumexp(1) - scores.gather(1, target[:, None])[:, 0]
 
 
 def log_mass(query: Tensor, items: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The normaliser of a softmax over inner products, without ever holding all scores.
+    """The log-normaliser of a softmax over inner products, without holding all scores.
 
         log sum_i exp(q_b . x_i + b_i)
 
-    Scores are computed in blocks of items, twice: for the sum, and again for its gradient.
+    Scores are computed in blocks of items, once for the sum and once more for its gradient.
 
     Args:
-        query: (B, D).
-        items: (I, D).
-        bias: (I,) or None.
+        query: queries q (B, D).
+        items: item vectors x (I, D).
+        bias: item biases b (I,), or None for 0.
 
     Returns:
-        (B,).
+        log-normaliser (B,).
 
-    Relations: less the target's own score it is `full_softmax`, value and gradient.
+    Relations: minus the target's score it is `full_softmax`, in value and gradient.
     """
-    with torch.autocast(query.device.type, enabled=False):  # 10^6 terms need more than bf16
+    with torch.autocast(query.device.type, enabled=False):  # bf16 cannot sum 10^6 terms
         mass: Tensor = _LogSumExp.apply(  # type: ignore[no-untyped-call]
             query.to(items.dtype), items, bias
         )
@@ -59,8 +59,8 @@ class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, items: Tensor, bias: Tensor | None) -> Tensor:
         slices = _slices(items, len(query))
-        parts = query.new_empty(len(slices), len(query))  # small results between large ones would
-        for part, s in zip(parts, slices, strict=True):  # keep the heap from being used again
+        parts = query.new_empty(len(slices), len(query))  # allocated first: small results between
+        for part, s in zip(parts, slices, strict=True):  # large ones would fragment the heap
             part.copy_(_scores(query, items, bias, s).logsumexp(1))
         mass = parts.logsumexp(0)
         ctx.save_for_backward(query, items, bias, mass)
@@ -88,7 +88,7 @@ def _scores(query: Tensor, items: Tensor, bias: Tensor | None, s: slice) -> Tens
 
 
 def _slices(items: Tensor, batch: int) -> list[slice]:
-    """Blocks of items; on a CPU small enough to stay in its caches."""
-    cells = BLOCK_CELLS if items.is_cuda else CACHED_CELLS
+    """Blocks of items; on a CPU small enough for its scores to stay in the cache."""
+    cells = SCORES_AT_A_TIME if items.is_cuda else SCORES_IN_CACHE
     width = max(1, cells // max(1, batch))
     return [slice(start, start + width) for start in range(0, len(items), width)]

@@ -1,4 +1,4 @@
-"""Squared: scores held to wanted values, and vectors held to be short."""
+"""Squared: regress scores on wanted values, and regularise vectors by their norm."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ def weighted_squared(scores: Tensor, wanted: Tensor, weight: Tensor | float = 1.
         loss_b = sum_i w_bi (o_bi - r_bi)^2                                               [WSL]
 
     Args:
-        scores: of all items (B, N).
-        wanted: what they should be (B, N).
-        weight: anything that broadcasts to (B, N).
+        scores: scores o of all items (B, N).
+        wanted: their targets r (B, N).
+        weight: w, broadcast to (B, N).
 
     Returns:
         loss (B,); the caller reduces.
 
-    Relations: where 0 or 1 is wanted, and the weight depends on nothing else, the expected loss
-    is least at scores that order the items by the probability of 1.
+    Relations: if r is 0 or 1 and w depends on r alone, the minimiser of the expected loss orders
+    items by the probability of r = 1.
     """
     return (weight * (scores - wanted).square()).sum(1)
 
@@ -34,26 +34,26 @@ def squared_of_vectors(
     weight: Tensor | None = None,
     background: float,
 ) -> Tensor:
-    """Events' scores held to 1 and all scores, theirs too, to 0: the loss of iALS.
+    """The loss of iALS: scores of events regressed on 1, and all scores on 0.
 
         loss = sum_e c_e (o_e - 1)^2 + background * sum_xi o_xi^2,   o = query @ items.T    [IALS]
 
-    The second sum is that of (query' query) * (items' items): costs E D + (U + N) D^2, and can be
-    differentiated any number of times.
+    The second sum is the sum of (query' query) * (items' items), so the cost is E D + (U + N) D^2.
+    Differentiable any number of times.
 
     Args:
-        query: (U, D).
-        items: (N, D).
-        row: the query of each event (E,).
+        query: queries of all users (U, D).
+        items: item vectors (N, D).
+        row: the user of each event (E,).
         item: the item of each event (E,).
-        weight: c of each event (E,); 1 by default.
-        background: weight of every cell's square.
+        weight: c, the confidence of each event (E,); 1 by default.
+        background: weight of every (user, item) pair.
 
     Returns:
         loss, a scalar.
 
-    Relations: `weighted_squared` of all rows with weight c + background and wanted
-    c / (c + background) at the events, background and 0 elsewhere, up to a constant.
+    Relations: up to a constant it is the sum over rows of `weighted_squared` with weight
+    c + background and target c / (c + background) at events, background and 0 elsewhere.
     """
     own = (query[row] * items[item]).sum(1)
     weight = torch.ones_like(own) if weight is None else weight.to(own.dtype)
@@ -62,15 +62,15 @@ def squared_of_vectors(
 
 
 def frequency_reg(vectors: Tensor, total: Tensor, lam: float, nu: float) -> Tensor:
-    """Squared norms, heavier for rows that occur more.
+    """L2 regulariser with a weight per row that grows with how often the row occurs.
 
         loss = lam * sum_r total_r^nu |v_r|^2                                             [FREQ]
 
     Args:
-        vectors: (R, D).
-        total: sum of the weights in which each row occurs (R,).
-        lam: how strong.
-        nu: 0 counts all rows alike, those that never occur too; 1 counts them by `total`.
+        vectors: vectors v (R, D).
+        total: summed weight of the terms in which each row occurs (R,).
+        lam: strength.
+        nu: exponent; 0 weights all rows alike, including those that never occur.
 
     Returns:
         loss, a scalar.

@@ -8,8 +8,8 @@ from softdex.data.interactions import Interactions
 from softdex.options import at_least_0, one_of, positive, up_to
 from softdex.recipes.variant import Variant
 from softdex.solve.closed import normal_equations
-from softdex.solve.closed.als import Job, initial
-from softdex.solve.closed.rows import STEPS
+from softdex.solve.closed.als import Alternating, initial
+from softdex.solve.closed.row_systems import CG_STEPS
 from softdex.solve.loop import Schedule
 
 SPACE = {"alpha": (0.001, 0.3), "lam": (0.0005, 0.05), "dim": [64, 128, 256]}
@@ -30,10 +30,10 @@ def ials(
     nu: Annotated[float, up_to(9)] = 1.0,
     epochs: Annotated[int, positive] = 8,
     patience: Annotated[int, at_least_0] = 2,
-    steps: Annotated[int, at_least_0] = STEPS,
+    steps: Annotated[int, at_least_0] = CG_STEPS,
     seed: Annotated[int, at_least_0] = 0,
     device: str = "auto",
-) -> Job:
+) -> Alternating:
     """Vectors by weighted least squares over all items (WRMF), alternating closed forms.
 
     Weights of the log are confidences: an event of weight c pulls its score to 1 with weight c.
@@ -51,7 +51,7 @@ def ials(
         seed: of initial vectors.
         device: `auto`, `cpu`, `cuda`.
     """
-    power = normal_equations.power("ials", reg, nu)
+    power = normal_equations.reg_exponent("ials", reg, nu)
     loss = normal_equations.ials(train.num_items, alpha=alpha, lam=lam, nu=power)
     schedule = Schedule(epochs, patience, device)
-    return Job(*initial(train, loss, dim, seed), loss, steps, schedule)
+    return Alternating(*initial(train, loss, dim, seed), loss, steps, schedule)

@@ -14,11 +14,11 @@ from softdex.objective.taylor import rg_of_vectors
 from softdex.options import at_least_0, from_0_to_1, one_of, only, positive, up_to
 from softdex.recipes.variant import Variant
 from softdex.score.product import Dot
-from softdex.solve.closed import newton_job, normal_equations
-from softdex.solve.closed.als import Job, closed, initial, with_fold_in
+from softdex.solve.closed import newton, normal_equations
+from softdex.solve.closed.als import Alternating, from_svd, initial, with_fold_in
 from softdex.solve.closed.fold_in import FoldIn
 from softdex.solve.closed.normal_equations import Quadratic
-from softdex.solve.closed.rows import STEPS
+from softdex.solve.closed.row_systems import CG_STEPS
 from softdex.solve.loop import Schedule
 
 SPACE = {"alpha": (0.003, 0.3), "lam": (0.01, 0.3), "dim": [64, 128, 256]}
@@ -52,7 +52,7 @@ def rg(
     max_history: Annotated[int, positive, only(encoder=("history", "mix"))] = 200,
     epochs: Annotated[int, positive, ITERATED] = 8,
     patience: Annotated[int, at_least_0, ITERATED] = 2,
-    steps: Annotated[int, at_least_0, only(solver="als")] = STEPS,
+    steps: Annotated[int, at_least_0, only(solver="als")] = CG_STEPS,
     seed: Annotated[int, at_least_0] = 0,
     device: str = "auto",
 ) -> Any:
@@ -90,20 +90,20 @@ def rg(
         train.num_items,
         alpha=alpha,
         lam=lam,
-        nu=normal_equations.power("rg", reg, nu),
+        nu=normal_equations.reg_exponent("rg", reg, nu),
         beta=beta,
         interaction=interaction,
         sampled=sampled,
     )
     if solver == "svd":
-        return closed(train, loss, dim, seed)
+        return from_svd(train, loss, dim, seed)
     schedule = Schedule(epochs, patience, device)
     if solver == "newton_cg":
         length = None if encoder == "user" else max_history
         parts = _random(train, loss, dim, seed, share if encoder == "mix" else 0.0, length)
         score = partial(rg_of_vectors, alpha=alpha, beta=beta, interaction=interaction)
-        return newton_job.Job(*parts, score, newton_job.penalty(loss, train), schedule)
-    return Job(*initial(train, loss, dim, seed), loss, steps, schedule)
+        return newton.Newton(*parts, score, newton.penalty(loss, train), schedule)
+    return Alternating(*initial(train, loss, dim, seed), loss, steps, schedule)
 
 
 def _random(

@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run needs to go on, written whole or not at all."""
+"""Checkpoints: everything needed to resume a run, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILE, LOG = "checkpoint.safetensors", "log.jsonl"
 
 
 class Found(NamedTuple):
-    """A checkpoint: where the run stood, its state, and the best state so far."""
+    """A checkpoint: the progress of the run, its state, and the best state so far."""
 
     progress: dict[str, Any]
     state: dict[str, Tensor]
@@ -32,7 +32,10 @@ class Found(NamedTuple):
 class Checkpointer:
     """Keeps the last checkpoint and the log of one run in a folder.
 
-    `identity` says what is trained on what; a checkpoint of something else is not resumed.
+    Args:
+        folder: holds `checkpoint.safetensors` and `log.jsonl`.
+        identity: data and options of the run; only a checkpoint with the same ones is resumed.
+        resume: look for a checkpoint at the start.
     """
 
     def __init__(self, folder: Path, identity: dict[str, Any], *, resume: bool) -> None:
@@ -41,7 +44,7 @@ class Checkpointer:
     def save(
         self, progress: dict[str, Any], state: dict[str, Tensor], best: dict[str, Tensor] | None
     ) -> None:
-        """Replace the last checkpoint, and bring the log up to it."""
+        """Replace the checkpoint, and write the log up to it."""
         tensors = {f"now.{n}": t.detach().cpu().contiguous() for n, t in state.items()}
         for name, tensor in (best or {}).items():
             tensors[f"best.{name}"] = tensor.detach().cpu().contiguous()
@@ -52,7 +55,7 @@ class Checkpointer:
         write_atomically(self.folder / LOG, lambda file: file.write(lines.encode()))
 
     def load(self) -> Found | None:
-        """The last checkpoint, or None where the run starts afresh."""
+        """The checkpoint to resume from, or None to start afresh."""
         path = self.folder / FILE
         if not self.resume:
             return None
@@ -70,8 +73,8 @@ class Checkpointer:
         if about["identity"] != self.identity:
             changed = [k for k, v in self.identity.items() if about["identity"].get(k) != v]
             raise SoftdexError(
-                f"resume: {path} is of another run ({', '.join(changed)} differ). Use the same "
-                "data and options, or another folder."
+                f"resume: {path} belongs to another run ({', '.join(changed)} differ). Use the "
+                "same data and options, or another folder."
             )
         parts: dict[str, dict[str, Tensor]] = {"now": {}, "best": {}}
         for name, tensor in tensors.items():
@@ -81,7 +84,10 @@ class Checkpointer:
 
     @contextmanager
     def interruptible(self) -> Iterator[Callable[[], bool]]:
-        """Inside, Ctrl-C asks the run to stop after its step; a second Ctrl-C ends it at once."""
+        """Let Ctrl-C request a stop after the present step; a second Ctrl-C stops at once.
+
+        Yields a function that tells whether a stop was requested.
+        """
         asked = False
 
         def ask(number: int, frame: object) -> None:

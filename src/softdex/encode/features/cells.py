@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from softdex.data.keys import plain
-from softdex.errors import DataError, SoftdexError, choose, some
+from softdex.data.arrow import unwrapped
+from softdex.errors import DataError, SoftdexError, choose, first_few
 
 KINDS = ("category", "text", "number")
 STORED = {
@@ -46,8 +46,8 @@ def every_kind(table: pa.Table, where: str) -> dict[str, str]:
     if not found:
         raise SoftdexError(
             f"{where}: expected a column that says what rows have in common, got only ids and "
-            f"types that cannot be read ({some(table.column_names)}). Name a column and how to "
-            f"read it, for example {table.column_names[0] + ':category'!r}."
+            f"types that cannot be read ({first_few(table.column_names)}). Name a column and how "
+            f"to read it, for example {table.column_names[0] + ':category'!r}."
         )
     return found
 
@@ -55,7 +55,7 @@ def every_kind(table: pa.Table, where: str) -> dict[str, str]:
 def named_kinds(table: pa.Table, names: Sequence[str], where: str) -> dict[str, str]:
     """The kind of each column that is asked for."""
     if not names:
-        known = some(table.column_names)
+        known = first_few(table.column_names)
         raise SoftdexError(f"{where}: expected at least one column, got none. Known: {known}.")
     found: dict[str, str] = {}
     for given in names:
@@ -100,7 +100,7 @@ def _kind(column: pa.ChunkedArray) -> str | None:
     if types.is_dictionary(column.type):
         return "category" if discrete or numeric else None
     if whole:
-        distinct = pc.count_distinct(plain(column)).as_py()
+        distinct = pc.count_distinct(unwrapped(column)).as_py()
         return "category" if distinct <= FEW or 2 * distinct < len(column) else "number"
     if discrete:
         return "text" if _is_string(kind) and _is_text(column) else "category"
@@ -121,7 +121,7 @@ def _are_ids(column: pa.ChunkedArray) -> bool:
 
 def _spelling(column: pa.ChunkedArray) -> tuple[int, int, int]:
     """How many strings there are, how many distinct ones, and how many of those have a space."""
-    values = _cast(plain(column), "string").drop_null()
+    values = _cast(unwrapped(column), "string").drop_null()
     distinct = values.unique()
     return len(values), len(distinct), pc.sum(pc.match_substring(distinct, " ")).as_py() or 0
 
@@ -186,7 +186,7 @@ def read_cells(table: pa.Table, name: str, to: str, where: str, *, lists: bool =
     _check_once(table, name, where)
     column = table[name]
     try:
-        rows, values = _unfold(plain(column), lists=lists)
+        rows, values = _unfold(unwrapped(column), lists=lists)
         values = _cast(values, to).combine_chunks()
     except REFUSED as error:
         raise DataError(
@@ -209,7 +209,7 @@ def _unfold(column: pa.ChunkedArray, *, lists: bool) -> tuple[np.ndarray, pa.Chu
     rows = np.arange(len(column))
     if lists and _is_listed(column.type):
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
-        return np.repeat(rows, lengths), plain(pc.list_flatten(column))
+        return np.repeat(rows, lengths), unwrapped(pc.list_flatten(column))
     return rows, column
 
 

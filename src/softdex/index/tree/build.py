@@ -15,7 +15,7 @@ import numba
 import numpy as np
 import torch
 
-from softdex.errors import DataError, ShapeError, some
+from softdex.errors import DataError, ShapeError, first_few
 from softdex.messages import say_if_compiling
 
 SAMPLE = 1024  # items of a range that its direction is found with
@@ -106,7 +106,7 @@ def item_of(order: np.ndarray, shape: Shape) -> np.ndarray:
     seen = np.zeros(items, np.bool_)
     seen[order[(order >= 0) & (order < items)]] = True
     if not seen.all():
-        lost = f"{items - int(seen.sum())} are missing ({some(np.flatnonzero(~seen))})"
+        lost = f"{items - int(seen.sum())} are missing ({first_few(np.flatnonzero(~seen))})"
         raise ShapeError(f"item_of: expected each of {items} items once in the order, {lost}.")
     slots = np.full(shape.slots, -1, np.int32)
     slots[np.arange(items) * shape.slots // items] = order
@@ -202,7 +202,8 @@ def _ready(vectors: np.ndarray, pool: ThreadPoolExecutor) -> np.ndarray:
         wrong = np.flatnonzero(~np.isfinite(vectors).all(1))
         raise DataError(
             f"by_vectors: expected finite vectors, got nan or infinity (as float32) for "
-            f"{len(wrong)} of {len(vectors)} items ({some(wrong)}). Leave them out, or mend them."
+            f"{len(wrong)} of {len(vectors)} items ({first_few(wrong)}). Leave them out, or mend "
+            "them."
         )
     size = math.frexp(found.max())[1]
     return np.ldexp(vectors, -size) if abs(size) > 30 else vectors

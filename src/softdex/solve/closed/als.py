@@ -1,8 +1,8 @@
-"""Alternating least squares: all users with the items fixed, then all items with the users fixed.
+"""Alternating least squares: solve for all users with the items fixed, then the other way round.
 
-Each half is a closed form, so solved exactly the loss never rises. With a few steps of conjugate
-gradients instead a sweep costs O(events D + (users + items) D^2); it holds nothing beside the
-events and the two tables.
+Each half-sweep has a closed form; solved exactly, it never raises the loss. With a few steps of
+conjugate gradients instead, a sweep costs O(events D + (users + items) D^2) and holds nothing but
+the events and the two tables.
 """
 
 from __future__ import annotations
@@ -29,13 +29,27 @@ from softdex.solve.closed.normal_equations import (
     shared_by_users,
     users_side,
 )
-from softdex.solve.closed.rows import eigenbasis, factor, solve_by_cg, solve_exactly, systems_of
+from softdex.solve.closed.row_systems import (
+    eigenbasis,
+    factor,
+    solve_by_cg,
+    solve_exactly,
+    systems_of,
+)
 from softdex.solve.closed.svd import closed_form
 from softdex.solve.loop import Probe, Progress, Schedule
 
 
-class Job(NamedTuple):
-    """Tables of users and items to be solved for; `steps` 0 solves each system exactly."""
+class Alternating(NamedTuple):
+    """The job of training a user table and an item table by alternating least squares.
+
+    Attributes:
+        encoder: holds the user table `vectors`.
+        scorer: holds the item table.
+        loss: what is minimised.
+        steps: of conjugate gradients per system; 0 solves each system exactly.
+        schedule: number of sweeps, patience and device.
+    """
 
     encoder: Any
     scorer: Dot
@@ -44,7 +58,7 @@ class Job(NamedTuple):
     schedule: Schedule
 
     def trainer(self, log: Interactions) -> Sweeps:
-        """The run, ready to start."""
+        """Start a run; the tables move to its device."""
         device = pick_device(self.schedule.device)
         self.encoder.to(device)
         self.scorer.to(device)
@@ -52,17 +66,20 @@ class Job(NamedTuple):
         return Sweeps(*tables, *log.confidences, self.loss, self.steps)
 
     def memory(self, log: Interactions) -> int:
-        """Events from both sides; tables, their turned copies, results, and the best epoch."""
+        """Bytes at the peak: both orientations of the log, and four copies of the tables.
+
+        The tables themselves, in the eigenbasis, the solutions, and those of the best epoch.
+        """
         tables = self.encoder.vectors.weight.nbytes + self.scorer.items.weight.nbytes
         return 60 * len(log) + 4 * tables
 
     def probe(self, log: Interactions, trainer: Any) -> Probe | None:
-        """Nothing beside the loss."""
+        """Report nothing but the loss."""
         return None
 
 
 class Sweeps:
-    """Users and items in turn, in place."""
+    """Solve for users and items in turn, in place."""
 
     updates_all = True
 
@@ -82,11 +99,11 @@ class Sweeps:
         self.events = max(1, by_user.nnz)
 
     def state(self) -> dict[str, Tensor]:
-        """Both tables."""
+        """Both tables, by name."""
         return {"users": self.users.weight, "items": self.items.weight}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Go back to saved tables."""
+        """Restore the tables of a saved state."""
         self.users.weight.copy_(state["users"])
         self.items.weight.copy_(state["items"])
 
@@ -95,12 +112,12 @@ class Sweeps:
         return
 
     def served(self) -> None:
-        """Every item is scored."""
+        """Serve without an index: every item is scored."""
         return
 
     @torch.no_grad()
     def run_epoch(self, progress: Progress, pause: Callable[[], None]) -> float:
-        """The rest of a sweep, and the loss per event after it."""
+        """Run the rest of a sweep, and return the loss per event after it."""
         if progress.step == 0:
             self.solve_users()
             progress.step = 1
@@ -110,12 +127,12 @@ class Sweeps:
         return loss / self.events
 
     def solve_users(self) -> None:
-        """The best users for the items as they are."""
+        """Replace the users by the minimiser for fixed items."""
         shared = shared_by_users(self.loss, self.items.weight)
-        solve(self.of_users, shared, self.users, self.items, self.steps)
+        solve_side(self.of_users, shared, self.users, self.items, self.steps)
 
     def solve_items(self) -> float:
-        """The best items for the users as they are, and the loss they come to."""
+        """Replace the items by the minimiser for fixed users, and return the loss there."""
         loss, users, side = self.loss, self.users, self.of_items
         coupled = loss.beta > 0 and not loss.frobenius
         total = self.items.weight.sum(0)
@@ -123,8 +140,8 @@ class Sweeps:
             total = _coupled_sum(loss, side, users.weight)
         bound = users.weight @ total
         shared = shared_by_items(loss, users.weight, side.fixed, total)
-        value = solve(side, shared, self.items, users, self.steps)
-        if coupled:  # the sum was taken as it had been: what the bound is above the loss
+        value = solve_side(side, shared, self.items, users, self.steps)
+        if coupled:  # the sum of the items was held fixed: from the bound to the loss
             sums = users.weight @ self.items.weight.sum(0)
             value += (loss.beta / loss.items) * (side.fixed * sums * (2 * bound - sums)).sum()
             if self.steps > 0:
@@ -134,11 +151,11 @@ class Sweeps:
         return float(value)
 
     def _shift(self, moved: Tensor) -> Tensor:
-        """Move all items alike to where the loss is least, and by how much it falls.
+        """Shift all items by the vector that minimises the loss, and return the change of the loss.
 
-        With their sum taken as it had been, the items follow its change (P s - P s_old, `moved`)
-        slowly; along a shift m of them all the loss is a small quadratic, here as if each row had
-        been solved exactly:
+        With their sum held fixed, the items follow its change (P s - P s_old, `moved`) slowly.
+        Along a common shift m the loss is a small quadratic, here as if each row had been solved
+        exactly:
 
             ((1 - beta) N G + sum_events a p p' + sum_y reg_y) m = beta P' diag(w) moved
         """
@@ -148,16 +165,23 @@ class Sweeps:
         left = ((p * weight[:, None]).T @ p).double()
         left.diagonal().add_(self.of_items.reg.double().sum())
         right = loss.beta * (p.T @ (fixed * moved)).double()
-        shift = torch.linalg.pinv(left, hermitian=True) @ right  # 0 where nothing weighs on it
+        shift = torch.linalg.pinv(left, hermitian=True) @ right  # 0 where the loss is flat
         self.items.weight += shift.to(p.dtype)
         return -(shift @ right)
 
 
-def solve(side: Side, shared: Shared, rows: Table, fixed: Table, steps: int) -> Tensor:
-    """Solve a side in place, and sum what its rows add to the loss.
+def solve_side(side: Side, shared: Shared, rows: Table, fixed: Table, steps: int) -> Tensor:
+    """Solve one side in place, and return the sum of its rows' parts of the loss.
 
-    The fixed table is turned into the eigenbasis of its Gram matrix, and the solved one comes out
-    in it: the scores do not notice.
+    With conjugate gradients both tables are rotated into the eigenbasis of the fixed table's Gram
+    matrix, which leaves all scores as they are.
+
+    Args:
+        side: the events and weights of the rows.
+        shared: what the systems of all rows share.
+        rows: the table solved for.
+        fixed: the other table.
+        steps: of conjugate gradients; 0 solves exactly.
     """
     if steps == 0:
         rows.weight, parts = solve_exactly(side, shared, fixed.weight)
@@ -169,27 +193,27 @@ def solve(side: Side, shared: Shared, rows: Table, fixed: Table, steps: int) -> 
 
 
 def _coupled_sum(loss: Quadratic, side: Side, users: Tensor) -> Tensor:
-    """The sum of the items that exact RGx comes to, when all items are solved together:
+    """The sum s of the items at the minimum of exact RGx over all items at once:
 
     (I - (beta / N) (sum_y A_y^-1) G) s = sum_y A_y^-1 b_y
     """
-    none = torch.zeros_like(users[0])
-    shared = shared_by_items(loss, users, side.fixed, none)
-    inverse, plain = none.new_zeros(len(none), len(none)).double(), none.double()
+    zero = torch.zeros_like(users[0])
+    shared = shared_by_items(loss, users, side.fixed, zero)
+    inverse, right = zero.new_zeros(len(zero), len(zero)).double(), zero.double()
     for _, systems, b in systems_of(side, shared, users):
         each = torch.cholesky_inverse(factor(systems))
         inverse += each.sum(0)
-        plain = plain + (each @ b[:, :, None]).sum(0)[:, 0]
-    left = torch.eye(len(none), dtype=torch.float64, device=users.device)
+        right = right + (each @ b[:, :, None]).sum(0)[:, 0]
+    left = torch.eye(len(zero), dtype=torch.float64, device=users.device)
     left -= (loss.beta / loss.items) * inverse @ shared.gram.double()
-    # without a regulariser the sum is free where beta is 1: the least sum then
-    return (torch.linalg.pinv(left, atol=1e-6) @ plain).to(users.dtype)
+    # without a regulariser and with beta = 1 the sum is undetermined: take the smallest
+    return (torch.linalg.pinv(left, atol=1e-6) @ right).to(users.dtype)
 
 
 def initial(log: Interactions, loss: Quadratic, dim: int, seed: int) -> tuple[FoldIn, Dot]:
-    """Encoder and scorer to start from: items are sums of random codes of their users.
+    """Encoder and scorer to start from: each item is the sum of random codes of its users.
 
-    Items had by the same users start alike, which saves about a sweep.
+    Items with the same users start alike, which saves about a sweep.
     """
     generator = torch.Generator().manual_seed(seed)
     codes = torch.randn(log.num_users, dim, generator=generator) / dim**0.5
@@ -197,15 +221,15 @@ def initial(log: Interactions, loss: Quadratic, dim: int, seed: int) -> tuple[Fo
     return with_fold_in(log, loss, torch.zeros(log.num_users, dim), items)
 
 
-def closed(log: Interactions, loss: Quadratic, dim: int, seed: int) -> tuple[FoldIn, Dot]:
-    """Encoder and scorer at the minimum itself, where there is a closed form of it."""
+def from_svd(log: Interactions, loss: Quadratic, dim: int, seed: int) -> tuple[FoldIn, Dot]:
+    """Encoder and scorer at the minimum, for losses with a closed form over users and items."""
     return with_fold_in(log, loss, *closed_form(log.confidences[0], loss, dim, seed=seed))
 
 
 def with_fold_in(
     log: Interactions, loss: Quadratic, users: Tensor, items: Tensor
 ) -> tuple[FoldIn, Dot]:
-    """Encoder and scorer of these vectors."""
+    """Encoder and scorer with these user vectors (U, D) and item vectors (N, D)."""
     scorer = Dot(items)
     total = torch.from_numpy(row_sums(log.confidences[0])).float()
     return FoldIn(users, total, loss.terms(), scorer.items), scorer

@@ -1,4 +1,4 @@
-"""Fold-in: vectors for users and items that were not in training, by the equations of training."""
+"""Fold-in: vectors of users and items that were not in training, by the equations of training."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from softdex.solve.closed.normal_equations import (
     shared_by_users,
     users_side,
 )
-from softdex.solve.closed.rows import solve_exactly
+from softdex.solve.closed.row_systems import solve_exactly
 
 
 @final
 class FoldIn(nn.Module):
-    """A user is the vector they were trained to, or what their history comes to.
+    """Encode a user as their trained vector, or solve for one from their history.
 
     Args:
-        vectors: of the users (U, D).
-        total: what each user's events count together (U,).
-        terms: the loss, as `Quadratic.terms` writes it.
+        vectors: user vectors (U, D).
+        total: each user's summed confidence (U,).
+        terms: the loss, as `Quadratic.terms` returns it.
         items: the scorer's item table.
     """
 
@@ -47,7 +47,7 @@ class FoldIn(nn.Module):
         self.items = items
         self.loss = from_terms(terms)
         self.query_bytes = 4 * self.vectors.dim
-        self._shared: tuple[Version, Shared] | None = None  # of which items
+        self._shared: tuple[Version, Shared] | None = None  # for one version of the items
 
     def forward(
         self,
@@ -55,21 +55,21 @@ class FoldIn(nn.Module):
         history: Ragged | None = None,
         leave_out: Tensor | None = None,
     ) -> Tensor:
-        """Queries (B, D): the stored vector, or where there is none (-1) one for the history."""
+        """Queries (B, D): each user's trained vector; for -1, one solved from the history."""
         weight = self.vectors.weight
         rows = torch.as_tensor(users, device=weight.device)
         query = self.vectors(rows)
         new = np.flatnonzero(rows.cpu().numpy() < 0)
         if len(new) and history is not None:
-            met = history.take(new).csr(len(self.items))
-            met.sum_duplicates()
-            met.data[:] = 1.0
+            events = history.take(new).csr(len(self.items))
+            events.sum_duplicates()
+            events.data[:] = 1.0
             query = query.clone()
-            query[torch.from_numpy(new).to(weight.device)] = self.new_users(met)
+            query[torch.from_numpy(new).to(weight.device)] = self.new_users(events)
         return query
 
     def new_users(self, matrix: sp.csr_matrix) -> Tensor:
-        """Vectors of users from their events, users x items."""
+        """Solve for vectors (U, D) of new users, from confidences users x items."""
         weight = self.items.weight
         kept = self._shared
         if kept is None or kept[0] != self.items.version:
@@ -78,9 +78,9 @@ class FoldIn(nn.Module):
         return solve_exactly(side, kept[1], weight)[0]
 
     def new_items(self, matrix: sp.csr_matrix) -> Tensor:
-        """Vectors of items from their events, items x users.
+        """Solve for vectors (N, D) of new items, from confidences items x users.
 
-        Of exact RGx the sum over items is taken without the new ones' own part.
+        The sum over items in exact RGx does not include the new items.
         """
         weight = self.vectors.weight
         total = self.total.cpu().numpy().astype(np.float64)

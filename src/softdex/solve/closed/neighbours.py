@@ -1,4 +1,4 @@
-"""Nearest items by cosine, in one pass over co-occurrences with bounded memory."""
+"""Nearest items by cosine, in one pass over the co-occurrences and in bounded memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-BLOCK_BYTES = 128 * 2**20  # of neighbour lists held before they are packed
+LISTS_BYTES = 128 * 2**20  # of neighbour lists held before they are packed
 
 
 def cosine_neighbours(
@@ -20,12 +20,24 @@ def cosine_neighbours(
     user_power: float = 0.0,
     asymmetry: float = 0.5,
 ) -> sp.csr_matrix:
-    """The n most similar items of each item, as an items x items matrix without its diagonal.
+    """The n most similar items of each item.
 
-    sim(i, j) = sum_u w_u r_ui r_uj / (|c_i|^2a |c_j|^(2 - 2a) + shrink),  w_u = |r_u|^(-2 p)
+        sim(i, j) = sum_u w_u r_ui r_uj / (|c_i|^2a |c_j|^(2 - 2a) + shrink),  w_u = |r_u|^(-2 p)
 
-    with c_i the column of item i, a = `asymmetry` and p = `user_power`: a = 1/2 and p = 0 is the
-    cosine. Memory: two copies of the matrix, the result, and one row of items per thread.
+    with r_u the row of user u and c_i the column of item i.
+
+    Args:
+        matrix: users x items, r.
+        n: neighbours per item.
+        shrink: added to the denominator, so that similarities of few events are smaller.
+        user_power: p; above 0, active users count less.
+        asymmetry: a; 1/2 is symmetric.
+
+    Returns:
+        items x items (float32), at most n entries per row, none on the diagonal. Memory: two
+        copies of the matrix, the result, and one row of items per thread.
+
+    Relations: with the defaults it is the cosine.
     """
     by_user = matrix.tocsr().astype(np.float32)
     squared = by_user.multiply(by_user)
@@ -35,7 +47,7 @@ def cosine_neighbours(
     by_item = by_item.astype(np.float32).tocsc()
     left, right = (norms**power for power in (asymmetry, 1 - asymmetry))
     items, threads = by_item.shape[1], torch.get_num_threads()  # numba's number starts its pool
-    block = max(threads, min(items, BLOCK_BYTES // (8 * n)))
+    block = max(threads, min(items, LISTS_BYTES // (8 * n)))
     counts, columns, values = [], [], []
     with ThreadPoolExecutor(threads) as pool:
         for start in range(0, items, block):
@@ -67,7 +79,7 @@ def _fill(  # type: ignore[no-untyped-def]
     item_ptr, item_users, item_values, user_ptr, user_items, user_values,
     left, right, shrink, first, stop, step, ids, sims, start,
 ):  # fmt: skip
-    """Neighbour lists of items first, first + step, ... below stop, into ids and sims."""
+    """Write the neighbour lists of items first, first + step, ... below stop to ids and sims."""
     n = ids.shape[1]
     dots = np.zeros(len(left), np.float64)
     met = np.empty(len(left), np.int32)

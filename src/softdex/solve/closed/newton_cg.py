@@ -1,9 +1,9 @@
-"""Newton's method by conjugate gradients, for squares of scores that no closed form minimises.
+"""Newton's method with conjugate gradients, for quadratic losses without a closed form per row.
 
 When an item's vector is in the score and, through the history, in the query too, no row of a table
 has a linear system of its own. The loss is still smooth: each step goes to the minimum of its
-second-order model, found by conjugate gradients, which asks only for products of the Hessian with
-vectors, never for the Hessian. Nothing is drawn: on a CPU a run repeats itself bit by bit.
+second-order model, found by conjugate gradients, which need products of the Hessian with vectors
+but never the Hessian. Nothing is sampled: on a CPU a run repeats itself bit by bit.
 """
 
 from __future__ import annotations
@@ -15,24 +15,36 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-PRODUCTS = 200  # with the Hessian, at most, in a step
-FORCING = 0.5  # of the gradient a step may leave unsolved, far from the end
+PRODUCTS = 200  # Hessian products per step, at most
+FORCING = 0.5  # share of the gradient that a step far from the minimum may leave unsolved
 ENOUGH = 1e-4  # a step must gain this share of what its slope promises
-TRIES = 10  # a step is shortened to a quarter so often at most
+TRIES = 10  # a step is cut to a quarter at most this often
 
 Vectors = dict[str, Tensor]
-Times = Callable[[Tensor], Tensor]
+HessianProduct = Callable[[Tensor], Tensor]
 
 
 class Trust(NamedTuple):
-    """What a step hands on to the next: how far the model is trusted, the largest gradient yet."""
+    """What a step hands on to the next.
+
+    Attributes:
+        radius: how far the second-order model is trusted.
+        steepest: the largest gradient norm so far.
+    """
 
     radius: float
     steepest: float = 0.0
 
 
 class Step(NamedTuple):
-    """What a step came to: the loss after it, the gradient's norm before it, what it cost."""
+    """The result of a step.
+
+    Attributes:
+        loss: after the step.
+        gradient: norm of the gradient before it.
+        products: Hessian products it took.
+        trust: for the next step.
+    """
 
     loss: float
     gradient: float
@@ -40,8 +52,15 @@ class Step(NamedTuple):
     trust: Trust
 
 
-class Found(NamedTuple):
-    """What conjugate gradients came to: the step, the gain its model predicts, and how it ended."""
+class Proposal(NamedTuple):
+    """The result of conjugate gradients.
+
+    Attributes:
+        step: where to go.
+        gain: the decrease of the loss that the model predicts.
+        products: Hessian products it took.
+        at_edge: whether the step ends at the trust radius.
+    """
 
     step: Tensor
     gain: float
@@ -60,31 +79,31 @@ def minimise(
     forcing: float = FORCING,
     radius: float | None = None,
 ) -> tuple[Vectors, list[Step]]:
-    """Minimise a twice differentiable function of some tensors, until its gradient is nearly 0.
+    """Minimise a twice differentiable function of named tensors.
 
     Args:
-        loss: a scalar, of tensors by their names.
-        start: where to begin; left as it is.
-        scale: for each tensor, something positive that broadcasts to it and is about as large as
-            the curvature in its entries; 1 by default. Lengths are measured by it.
-        steps: at most so many.
-        tolerance: stop when the gradient is so small beside the largest one met.
-        products: at most so many Hessian products a step.
-        forcing: how much of the gradient a step may leave unsolved; 0 solves exactly.
-        radius: length of the first step at most; by default that of the start.
+        loss: a scalar function of the tensors.
+        start: where to start; not changed.
+        scale: per tensor, positive numbers that broadcast to it and are about as large as the
+            curvature in its entries; 1 by default. Lengths are measured in this metric.
+        steps: at most this many.
+        tolerance: stop once the gradient is this small relative to the largest one so far.
+        products: Hessian products per step, at most.
+        forcing: share of the gradient that a step may leave unsolved; 0 solves exactly.
+        radius: longest first step; by default as long as `start`.
 
     Returns:
-        The tensors at the end, and all steps; the last one, which went nowhere, included.
+        the tensors at the end, and all steps, including the last one, which did not move.
 
     Relations: with forcing 0 and a large radius a convex quadratic takes one step. Near a minimum
-    the gradient falls with order 3/2. It need not be a strict minimum, and that of a factorisation
-    never is: turning all vectors leaves the loss as it is, and the steps do not go that way.
+    the gradient falls with order 3/2. The minimum need not be strict, and that of a factorisation
+    never is: rotating all vectors leaves the loss unchanged, and the steps do not go that way.
     """
-    at, size = flat(start), flat({n: _full(scale, n, t) for n, t in start.items()})
+    at, size = flatten(start), flatten({n: _full(scale, n, t) for n, t in start.items()})
     trust, taken = first_trust(at, size) if radius is None else Trust(radius), []
 
     def of_flat(x: Tensor) -> Tensor:
-        return loss(apart(x, start))
+        return loss(unflatten(x, start))
 
     for _ in range(steps):
         last = at
@@ -95,7 +114,7 @@ def minimise(
         taken.append(step)
         if at is last:
             break
-    return {n: t.clone() for n, t in apart(at, start).items()}, taken
+    return {n: t.clone() for n, t in unflatten(at, start).items()}, taken
 
 
 def newton_step(
@@ -109,33 +128,34 @@ def newton_step(
     forcing: float = FORCING,
     pause: Callable[[], None] = lambda: None,
 ) -> tuple[Tensor, Step]:
-    """One outer iteration, to a place whose loss is never above the one it began at.
+    """Take one step that never raises the loss.
 
     H s = -g is solved until the residual is below min(forcing, sqrt(|g| / G)) |g|, where G is the
-    largest gradient so far (Dembo, Eisenstat, Steihaug 1982): loosely far away, ever more sharply
-    near the end. A step that gains less than its slope promises is cut to a quarter, again
-    and again; the radius follows how well the model foretold the gain.
+    largest gradient so far (Dembo, Eisenstat, Steihaug 1982): loosely far from the minimum, more
+    and more sharply near it. A step that gains less than its slope promises is cut to a quarter,
+    repeatedly; the radius follows how well the model predicted the gain.
 
     Args:
-        loss: of a flat vector.
-        at, scale: where to begin, and the metric |s|^2 = sum scale s^2, flat.
-        trust: of the step before.
-        products: at most so many.
-        tolerance: go nowhere when |g| <= tolerance G.
-        forcing: as above.
+        loss: a scalar function of a flat vector.
+        at: where to start (V,).
+        scale: the metric |s|^2 = sum scale s^2 (V,).
+        trust: from the step before.
+        products: Hessian products, at most.
+        tolerance: stay if |g| <= tolerance G.
+        forcing: share of the gradient that may stay unsolved.
         pause: called after each product.
 
     Returns:
-        Where it led, `at` itself if nowhere; and the step.
+        the new vector, `at` itself if the step did not move; and the step.
     """
-    value, slope, times = derivatives(loss, at)
+    value, slope, product = derivatives(loss, at)
     size = math.sqrt(float((slope.square() / scale).sum()))
     steepest = max(trust.steepest, size)
     if not size > tolerance * steepest:
         return at, Step(value, size, 0, trust)
 
     def watched(v: Tensor) -> Tensor:
-        out = times(v)
+        out = product(v)
         pause()
         return out
 
@@ -150,53 +170,68 @@ def newton_step(
     return here, Step(new, size, found.products, Trust(radius, steepest))
 
 
-def derivatives(loss: Callable[[Tensor], Tensor], at: Tensor) -> tuple[float, Tensor, Times]:
-    """Value and gradient at a place, and v -> Hessian v, the gradient differentiated once more."""
+def derivatives(
+    loss: Callable[[Tensor], Tensor], at: Tensor
+) -> tuple[float, Tensor, HessianProduct]:
+    """Value and gradient of a loss, and the function v -> H v, by automatic differentiation."""
     with torch.enable_grad():
         place = at.detach().requires_grad_()
         value = loss(place)
         (slope,) = torch.autograd.grad(value, place, create_graph=True)
 
-    def times(v: Tensor) -> Tensor:
+    def product(v: Tensor) -> Tensor:
         return torch.autograd.grad(slope, place, v, retain_graph=True)[0]
 
-    return float(value.detach()), slope.detach(), times
+    return float(value.detach()), slope.detach(), product
 
 
 def steihaug(
-    times: Times, slope: Tensor, scale: Tensor, radius: float, wanted: float, products: int
-) -> Found:
+    product: HessianProduct,
+    slope: Tensor,
+    scale: Tensor,
+    radius: float,
+    wanted: float,
+    products: int,
+) -> Proposal:
     """Minimise g's + s'Hs / 2 over |s| <= radius by conjugate gradients from 0.
 
-    Preconditioned by `scale`, the metric of the radius. Ends when the residual is as small as
-    `wanted`, at the edge when the next step would cross it, or where the curvature is not positive:
-    then the way goes on to the edge, down hill.
+    Preconditioned by `scale`, the metric of the radius. Stops when the residual is below `wanted`,
+    or at the edge when the next step would cross it or the curvature is not positive: then it
+    follows that direction downhill to the edge.
+
+    Args:
+        product: v -> H v.
+        slope: g (V,).
+        scale: the metric (V,).
+        radius: longest step.
+        wanted: norm of the residual to reach.
+        products: at most this many.
     """
-    step, rest = torch.zeros_like(slope), -slope
-    way = rest / scale
-    size, used, at_edge = float(rest @ way), 0, False
+    step, residual = torch.zeros_like(slope), -slope
+    direction = residual / scale
+    size, used, at_edge = float(residual @ direction), 0, False
     enough = max(wanted**2, torch.finfo(slope.dtype).eps ** 2 * size)
     while used < products and not at_edge:
-        bent = times(way)
+        image = product(direction)
         used += 1
-        curve = float(way @ bent)
-        far = _to_edge(step, way, scale, radius)
-        at_edge = not curve * far > size
-        by = far if at_edge else size / curve
-        step, rest = step + by * way, rest - by * bent
-        turned = rest / scale
-        new = float(rest @ turned)
+        curvature = float(direction @ image)
+        edge = _to_edge(step, direction, scale, radius)
+        at_edge = not curvature * edge > size
+        length = edge if at_edge else size / curvature
+        step, residual = step + length * direction, residual - length * image
+        scaled = residual / scale
+        new = float(residual @ scaled)
         if new <= enough:
             break
-        way, size = turned + (new / size) * way, new
-    gain = 0.5 * float(step @ (rest - slope))
-    return Found(step, gain, used, at_edge)
+        direction, size = scaled + (new / size) * direction, new
+    gain = 0.5 * float(step @ (residual - slope))
+    return Proposal(step, gain, used, at_edge)
 
 
-def _to_edge(step: Tensor, way: Tensor, scale: Tensor, radius: float) -> float:
-    """t >= 0 with |step + t way| = radius, for a step that is inside."""
-    longer = scale * way
-    a, b = float(longer @ way), float(longer @ step)
+def _to_edge(step: Tensor, direction: Tensor, scale: Tensor, radius: float) -> float:
+    """The t >= 0 with |step + t direction| = radius, for a step inside the radius."""
+    longer = scale * direction
+    a, b = float(longer @ direction), float(longer @ step)
     room = max(0.0, radius**2 - float((scale * step) @ step))
     return room / (b + math.sqrt(b * b + a * room)) if room else 0.0
 
@@ -209,7 +244,7 @@ def _shorten(
     fall: float,
     tries: int,
 ) -> tuple[float, float]:
-    """The share of a step that lowers the loss enough, and the loss there; 0 where none does."""
+    """The share of a step that lowers the loss enough, and the loss there; 0 if none does."""
     share = 1.0
     with torch.no_grad():
         for _ in range(tries):
@@ -220,8 +255,8 @@ def _shorten(
     return 0.0, value
 
 
-def _radius(radius: float, found: Found, share: float, length: float, gained: float) -> float:
-    """How far to trust the model next time."""
+def _radius(radius: float, found: Proposal, share: float, length: float, gained: float) -> float:
+    """The trust radius of the next step."""
     if share < 1:
         return max(share, 0.25**TRIES) * length
     if gained < 0.25 * found.gain:
@@ -230,17 +265,17 @@ def _radius(radius: float, found: Found, share: float, length: float, gained: fl
 
 
 def first_trust(at: Tensor, scale: Tensor) -> Trust:
-    """As far as the start is from 0."""
+    """Trust the model as far as the start is from 0."""
     return Trust(math.sqrt(float((scale * at.square()).sum())) or 1.0)
 
 
-def flat(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Tensors as one vector."""
+def flatten(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Concatenate tensors into one vector."""
     return torch.cat([t.detach().reshape(-1) for t in tensors.values()])
 
 
-def apart(flat: Tensor, like: Mapping[str, Tensor]) -> Vectors:
-    """The tensors that a vector is made of."""
+def unflatten(flat: Tensor, like: Mapping[str, Tensor]) -> Vectors:
+    """Views of a vector in the names and shapes of `like`."""
     parts = torch.split(flat, [t.numel() for t in like.values()])
     return {n: p.view_as(t) for p, (n, t) in zip(parts, like.items(), strict=True)}
 

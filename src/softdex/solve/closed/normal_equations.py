@@ -1,8 +1,8 @@
-"""Normal equations: losses that are quadratic in the scores, and the linear system of each row.
+"""Normal equations: losses that are quadratic in the scores, and the linear system per row.
 
-With the items fixed, such a loss is least squares in each user's vector, and the other way round.
-The objectives differ only in three weights, so one class states them all; training, fold-in of new
-users and fold-in of new items all build their systems here.
+With the items fixed, such a loss is a least-squares problem in each user's vector, and the other
+way round. The losses differ only in three weights, so one class states them all. Training, fold-in
+of new users and fold-in of new items all build their systems here.
 """
 
 from __future__ import annotations
@@ -18,29 +18,31 @@ from torch import Tensor
 from softdex.errors import SoftdexError
 
 REGULARISERS = ("l2", "sum_w", "frequency")
-BLOCK = 2**22  # events whose scores are held at a time
+EVENTS_AT_A_TIME = 2**22  # whose scores are held
 INTERACTIONS = ("exact", "frobenius")
 
 
 @dataclass(frozen=True)
 class Quadratic:
-    """A loss over scores o_xy = p_x . q_y of users x and items y:
+    """A loss that is quadratic in the scores o_xy = p_x . q_y of users x and items y:
 
-        sum_x w_x ( sum_y (o_xy - m)^2 - (beta / N) (sum_y o_xy)^2 )            every item
+        sum_x w_x ( sum_y (o_xy - m)^2 - (beta / N) (sum_y o_xy)^2 )            all items
         + sum_xy in log  a_xy o_xy^2 - 2 t_xy o_xy                              events
         + lam sum_x W_x^nu |p_x|^2  +  lam sum_y W_y^nu |q_y|^2                 regulariser
 
-    An event counts c_xy (1, or its weight) and a user c_x, their sum. Every weight is linear in it:
-    w_x = weight . (1, c_x), a_xy = c_xy extra . (1, c_x), t_xy = c_xy pull . (1, c_x). W is the sum
-    of all weights in a row or column: N w_x + sum a, and sum w + sum a.
+    An event has confidence c_xy (1, or its weight); c_x is their sum over the user's events. The
+    weights are linear in c_x: w_x = weight . (1, c_x), a_xy = c_xy extra . (1, c_x),
+    t_xy = c_xy pull . (1, c_x). W is the sum of all weights in a row or column: N w_x + sum a, and
+    sum w + sum a.
 
     Attributes:
-        weight, extra, pull: the three weights, as above.
-        centre: m, where the scores of all items are drawn to.
-        lam, nu: the regulariser; nu 0 is plain L2.
-        beta: how much of the interaction between items is kept (RGx).
-        frobenius: the interaction as printed, beta w_x sum_y o_xy^2, instead.
-        items: N.
+        weight, extra, pull: coefficients of the three weights w, a and t.
+        centre: m, the target of the scores of all items.
+        lam: strength of the regulariser.
+        nu: how it scales with a row's total weight; 0 is plain L2.
+        beta: share of the interaction between items (RGx).
+        frobenius: take the interaction as the paper prints it, beta w_x sum_y o_xy^2.
+        items: N, the number of items.
     """
 
     weight: tuple[float, float]
@@ -54,33 +56,39 @@ class Quadratic:
     items: int
 
     def terms(self) -> Tensor:
-        """The loss as numbers, to be saved with a model."""
+        """The loss as 12 numbers (float64), to save with a model."""
         flat = [*self.weight, *self.extra, *self.pull, *astuple(self)[3:]]
         return torch.tensor([float(x) for x in flat], dtype=torch.float64)
 
 
 def from_terms(terms: Tensor) -> Quadratic:
-    """The loss that `terms` described; what describes none is a ValueError."""
+    """The loss that `Quadratic.terms` wrote; raises ValueError if there is no such loss."""
     if terms.shape != (12,) or not bool(torch.isfinite(terms).all()):
         raise ValueError(f"expected 12 finite terms of a loss, got {terms.tolist()[:12]}")
     w0, w1, a0, a1, t0, t1, centre, lam, nu, beta, frobenius, items = terms.tolist()
     positive = min(w0, w1, a0, a1, t0, lam, nu, beta) >= 0
     if not positive or max(w0, w1, a0, a1, t0, lam) > 1e9 or nu > 9 or beta > 1 or items < 1:
-        raise ValueError(f"terms {terms.tolist()} are of no loss that has a minimum")
+        raise ValueError(f"terms {terms.tolist()} belong to no loss that has a minimum")
     return Quadratic(
         (w0, w1), (a0, a1), (t0, t1), centre, lam, nu, beta, bool(frobenius), int(items)
     )
 
 
-def power(where: str, reg: str, nu: float) -> float:
-    """The exponent of a regulariser by its name."""
+def reg_exponent(where: str, reg: str, nu: float) -> float:
+    """The exponent `Quadratic.nu` of a regulariser by its name."""
     if reg != "frequency" and nu != 1:
-        raise SoftdexError(f"{where}: nu is of reg='frequency', got nu={nu} with reg={reg!r}.")
+        raise SoftdexError(f"{where}: nu={nu} needs reg='frequency', got reg={reg!r}.")
     return {"l2": 0.0, "sum_w": 1.0, "frequency": nu}[reg]
 
 
 def ials(items: int, *, alpha: float, lam: float, nu: float) -> Quadratic:
-    """Events are drawn to 1, every item with weight alpha to 0 (WRMF, iALS)."""
+    """The loss of iALS (WRMF): scores of events pulled to 1, all scores to 0 with weight alpha.
+
+    Args:
+        items: the number of items.
+        alpha: weight of every (user, item) pair.
+        lam, nu: the regulariser.
+    """
     return Quadratic((alpha, 0), (1, 0), (1, 0), 0, lam, nu, 0, False, items)
 
 
@@ -94,9 +102,16 @@ def rg(
     interaction: str = "exact",
     sampled: int | None = None,
 ) -> Quadratic:
-    """RG2, and with beta > 0 RGx: the softmax expanded at 0, plus alpha (o - 1)^2 at events.
+    """The loss of RG2, or with beta > 0 RGx: the softmax expanded at 0, plus alpha (o - 1)^2.
 
-    `sampled` takes the weights of Eq. 19 for so many sampled negatives; at N - 1 it is RG2.
+    Args:
+        items: the number of items, N.
+        alpha: weight of the squares at events.
+        lam, nu: the regulariser.
+        beta: share of the interaction between items.
+        interaction: `exact`, or `frobenius` as the paper prints it.
+        sampled: weights of a softmax with this many sampled negatives (RG2, Eq. 19); N - 1 of them
+            are all items.
     """
     if interaction == "frobenius" and beta == 1:
         raise SoftdexError(
@@ -113,13 +128,14 @@ def rg(
 
 
 class Side(NamedTuple):
-    """The rows that are solved for, users or items: CSR of their events, and weights.
+    """The side that is solved for, users or items: its rows' events in CSR form, and weights.
 
     Attributes:
-        indptr, other: int64 and int32; row r met `other[indptr[r]:indptr[r + 1]]`.
-        extra, pull: a and t of each event.
-        weight: of the shared part in each row (R,).
-        reg: regulariser of each row (R,), > 0 where the row has no weight at all.
+        indptr, other: int64 and int32; the events of row r are with the rows
+            `other[indptr[r]:indptr[r + 1]]` of the other side.
+        extra, pull: a and t per event.
+        weight: of the shared part in each row's system (R,).
+        reg: regulariser per row (R,); above 0 for rows without any weight.
         fixed: weight of each row of the other side in the shared part (C,).
     """
 
@@ -132,20 +148,22 @@ class Side(NamedTuple):
     fixed: Tensor
 
     def to(self, device: torch.device) -> Side:
-        """The same on another device."""
+        """Move to a device."""
         return Side(*(t.to(device) for t in self))
 
 
 class Shared(NamedTuple):
-    """What all rows have in common: row r solves (w_r gram + sum a x x' + reg_r) y = b_r,
-    b_r = w_r pull + sum t x."""
+    """What the systems of all rows share.
+
+    Row r solves (w_r gram + sum a x x' + reg_r) y = w_r pull + sum t x.
+    """
 
     gram: Tensor
     pull: Tensor
 
 
 def users_side(matrix: sp.csr_matrix, loss: Quadratic) -> Side:
-    """Systems of users, from their events: confidences, users x items."""
+    """The systems of users, from confidences users x items."""
     total = row_sums(matrix)
     weight = loss.weight[0] + loss.weight[1] * total
     row = np.repeat(total, np.diff(matrix.indptr))
@@ -154,10 +172,7 @@ def users_side(matrix: sp.csr_matrix, loss: Quadratic) -> Side:
 
 
 def items_side(matrix: sp.csr_matrix, total: np.ndarray, loss: Quadratic) -> Side:
-    """Systems of items, from their events: confidences, items x users.
-
-    `total` is what each user's events count together (c_x).
-    """
+    """The systems of items, from confidences items x users and each user's sum of them (c_x)."""
     weight = loss.weight[0] + loss.weight[1] * total
     extra, pull = _events(matrix.data, total[matrix.indices], loss)
     ones = np.ones(matrix.shape[0])
@@ -165,7 +180,7 @@ def items_side(matrix: sp.csr_matrix, total: np.ndarray, loss: Quadratic) -> Sid
 
 
 def row_sums(matrix: sp.csr_matrix) -> np.ndarray:
-    """What each row's events count together, in float64."""
+    """The sum of each row in float64."""
     return np.asarray(matrix.sum(1, dtype=np.float64)).ravel()
 
 
@@ -192,24 +207,27 @@ def _side(
 
 
 def shared_by_users(loss: Quadratic, items: Tensor) -> Shared:
-    """What the systems of users share, given all item vectors (N, D)."""
+    """What the systems of users share, for item vectors (N, D)."""
     gram, total = items.T @ items, items.sum(0)
     return Shared(_interact(loss, gram, total, len(items)), loss.centre * total)
 
 
 def _interact(loss: Quadratic, gram: Tensor, total: Tensor, items: int) -> Tensor:
-    """Less the interaction; `items` are all there are now, or it might outweigh the rest."""
+    """Subtract the interaction from the Gram matrix.
+
+    `items` is their present number: with a smaller one the result could be indefinite.
+    """
     if loss.frobenius:
         return (1 - loss.beta) * gram
     return gram - (loss.beta / items) * torch.outer(total, total)
 
 
 def shared_by_items(loss: Quadratic, users: Tensor, fixed: Tensor, total: Tensor) -> Shared:
-    """What the systems of items share, given all user vectors (U, D) and their weights (U,).
+    """What the systems of items share, for user vectors (U, D) and their weights `fixed` (U,).
 
-    The interaction of exact RGx couples the items through their sum `total` (D,). It is concave, so
-    with the sum of the moment in its place the loss is bounded from above, and lowering the bound
-    lowers it; `solve.als` then shifts all items, or solves for the sum where it must be exact.
+    The interaction of exact RGx couples the items through their sum `total` (D,). It is concave:
+    with the present sum in its place the loss is bounded from above, and lowering the bound lowers
+    the loss. `als.Sweeps` then shifts all items, or solves for the sum if steps are exact.
     """
     gram = (users * fixed[:, None]).T @ users
     pull = loss.centre * (fixed @ users)
@@ -221,10 +239,16 @@ def shared_by_items(loss: Quadratic, users: Tensor, fixed: Tensor, total: Tensor
 def objective(
     loss: Quadratic, side: Side, users: Tensor, items: Tensor, reg_items: Tensor
 ) -> Tensor:
-    """The loss as `Quadratic` states it; `side` is that of the users.
+    """The value of the loss, without the constants that complete the events' squares.
 
-    An event's square is a_xy o^2 - 2 t_xy o: the constant that completes it is left out, so the
-    value may be negative.
+    It may be negative.
+
+    Args:
+        loss: the loss.
+        side: the systems of the users.
+        users: (U, D).
+        items: (N, D).
+        reg_items: regulariser per item (N,).
     """
     gram, total = items.T @ items, items.sum(0)
     met = _interact(loss, gram, total, len(items))
@@ -232,8 +256,8 @@ def objective(
     background = (side.weight * (spread + loss.centre**2 * len(items))).sum()
     row = torch.repeat_interleave(torch.arange(len(users), device=users.device), side.indptr.diff())
     events = users.new_zeros(())
-    for start in range(0, len(row), BLOCK):
-        part = slice(start, start + BLOCK)
+    for start in range(0, len(row), EVENTS_AT_A_TIME):
+        part = slice(start, start + EVENTS_AT_A_TIME)
         o = (users[row[part]] * items[side.other[part].long()]).sum(1)
         events = events + (side.extra[part] * o**2 - 2 * side.pull[part] * o).sum()
     rows = (side.reg * users.square().sum(1)).sum() + (reg_items * items.square().sum(1)).sum()

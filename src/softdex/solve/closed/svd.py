@@ -1,12 +1,12 @@
-"""RG2 in closed form: with alpha = 0 its minimum is a singular value decomposition.
+"""RG2 in closed form: with alpha = 0 its minimum is a truncated singular value decomposition.
 
-A user's events then weigh what the rest of the row weighs, so RG2 is least squares with one weight
+A user's events then have the weight of all other items, so RG2 is least squares with one weight
 w_x = c_x / 2N per user and targets S_xy = N c_xy / c_x - 1 (c_x is the sum of the confidences
-c_xy). Rows of S sum to 0, hence
+c_xy). The rows of S sum to 0, hence
 
     W^1/2 S = B (1 - 11'/N),    B_xy = c_xy (N / 2 c_x)^1/2,
 
-a matrix as sparse as the log and a projection: no array of users x items is ever made.
+a matrix as sparse as the log times a projection. No users x items array is ever made.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from torch import Tensor
 from softdex.errors import ShapeError, SoftdexError
 from softdex.solve.closed.normal_equations import Quadratic, rg, row_sums
 
-ITERATIONS = 30  # at most; logs of real users take 4 to 8
-OVERSAMPLE = 32  # vectors beside the wanted ones: they make every iteration count for more
-TOLERANCE = 1e-6  # of what the last iteration added; the rest is then several times smaller
+ITERATIONS = 30  # at most; real logs take 4 to 8
+OVERSAMPLE = 32  # extra vectors, which speed up convergence
+TOLERANCE = 1e-6  # of the last relative gain; what remains is several times smaller
 DEGREE = 4  # products with the matrix and its transpose per iteration
-ROUNDING = 1e-6  # singular values below this part of the first are 0
-WIDEST = 1e8  # how far an iteration may stretch directions apart without loss of digits
+ROUNDING = 1e-6  # singular values below this share of the first count as 0
+WIDEST = 1e8  # largest amplification per iteration that loses no digits
 
 
 def why_not(loss: Quadratic) -> str | None:
-    """A sentence that says why a loss has no closed form, or None if it has."""
+    """A sentence that says why a loss has no closed form, or None if it has one."""
     if loss.centre == 0:
-        return "iALS weighs events and other items differently, so rows have weights of their own"
+        return "iALS weighs events and other items differently, where one weight per user is needed"
     if loss.extra[1] != 0:
         return "weights for sampled negatives differ between events and other items"
     if loss.extra[0] != 0:
-        return "alpha above 0 weighs events by themselves, where one weight per user is needed"
+        return "alpha above 0 gives events weights of their own, where one per user is needed"
     if loss.lam > 0 and loss.nu != 1:
         return (
             f"with nu={loss.nu:g} the regulariser is not proportional to the users' weights, "
@@ -62,25 +62,27 @@ def closed_form(
     oversample: int = OVERSAMPLE,
     tolerance: float = TOLERANCE,
 ) -> tuple[Tensor, Tensor]:
-    """Vectors at which RG2 with alpha = 0 and nu = 1 is least, of all vectors of this length.
+    """The user and item vectors of length `dim` that minimise RG2 with alpha = 0 and nu = 1.
 
         P = (sum w / N)^1/4 W^-1/2 U D^1/2,   Q = (N / sum w)^1/4 V D^1/2,   D = (Sigma - tau)+
 
     where U Sigma V' are the first `dim` singular vectors and values of W^1/2 S, and
-    tau = lam (N sum w)^1/2. The loss is then sum_x c_x / 2 - sum D^2; the first term is its value
-    at 0. Users without events are at 0. Scores are the only best ones iff the singular values at
-    `dim` and after it differ, or the first of them is at most tau.
+    tau = lam (N sum w)^1/2. The loss there is sum_x c_x / 2 - sum D^2; the first term is its value
+    at 0. Users without events are at 0. The scores are unique iff singular values `dim` and
+    `dim` + 1 differ, or the former is at most tau.
 
     Args:
-        matrix: confidences, users x items; all is computed in its type, float32 or float64.
-        loss: `why_not` of it must be None. Exact RGx has the minimum of RG2; as printed it is RG2
-            with both factors over (1 - beta)^1/2.
-        dim: length of the vectors; those past the rank are 0.
+        matrix: confidences, users x items, in the type to compute in (float32 or float64).
+        loss: one for which `why_not` returns None.
+        dim: length of the vectors; coordinates past the rank are 0.
         seed: of the random start.
-        iterations, oversample, tolerance: of `singular`.
+        iterations, oversample, tolerance: see `truncated_svd`.
 
     Returns:
         P (U, dim), Q (N, dim).
+
+    Relations: exact RGx has the minimum of RG2. With interaction='frobenius' it is that of RG2 with
+    both factors divided by (1 - beta)^1/2.
     """
     reason = why_not(loss)
     if reason is not None:
@@ -90,7 +92,7 @@ def closed_form(
         raise ShapeError(f"svd: expected a log of {loss.items} items, got {items}.")
     total = row_sums(matrix)
     scale = _over(items, 2 * total) ** 0.5
-    left, values, right = singular(
+    left, values, right = truncated_svd(
         matrix,
         scale,
         dim,
@@ -118,14 +120,24 @@ def full_matrix_form(
     oversample: int = OVERSAMPLE,
     tolerance: float = TOLERANCE,
 ) -> tuple[Tensor, Tensor]:
-    """Vectors at which RG2 with lam |P Q'|^2 for a regulariser is least (S2 Eq. 48).
+    """The vectors that minimise RG2 with the regulariser lam |P Q'|^2 (RG2, Eq. 48).
 
-    P = (W + lam)^-1/2 U Sigma^1/2,   Q = V Sigma^1/2,   U Sigma V' of (W + lam)^-1/2 W S
+        P = (W + lam)^-1/2 U Sigma^1/2,   Q = V Sigma^1/2,   U Sigma V' of (W + lam)^-1/2 W S
+
+    Args:
+        matrix: confidences, users x items.
+        lam: strength of the regulariser.
+        dim: length of the vectors.
+        seed: of the random start.
+        iterations, oversample, tolerance: see `truncated_svd`.
+
+    Returns:
+        P (U, dim), Q (N, dim).
     """
     total, items = row_sums(matrix), matrix.shape[1]
     weight = total / (2 * items)
     scale = (_over(items, 2 * total) * _over(weight, weight + lam)) ** 0.5
-    left, values, right = singular(
+    left, values, right = truncated_svd(
         matrix,
         scale,
         dim,
@@ -138,7 +150,7 @@ def full_matrix_form(
     return p.to(right.dtype), (right * values.sqrt()).to(right.dtype)
 
 
-def singular(
+def truncated_svd(
     matrix: sp.csr_matrix,
     scale: np.ndarray,
     dim: int,
@@ -150,14 +162,22 @@ def singular(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The first singular vectors and values of A = diag(scale) matrix (1 - 11'/N).
 
-    Subspace iteration from random vectors: a Chebyshev polynomial of A'A, least where the
-    unwanted singular values lie, then QR, then the best vectors within the span (Rayleigh-Ritz).
-    It ends after `iterations`, or when the last one added less than `tolerance` of the sum of
-    squared values. Costs iterations * (nnz + (U + N) D) * D, D = dim + oversample, and holds
-    about 12 blocks of (U + N) x D.
+    Subspace iteration from random vectors: a Chebyshev polynomial of A'A, small where the
+    unwanted singular values are, then QR, then the best vectors in the span (Rayleigh-Ritz).
+    Costs iterations * (nnz + (U + N) D) * D with D = dim + oversample, and holds about 12 blocks of
+    (U + N) x D.
+
+    Args:
+        matrix: users x items.
+        scale: a factor per row (U,).
+        dim: number of singular vectors.
+        seed: of the random start.
+        iterations: at most this many.
+        oversample: extra vectors in the subspace.
+        tolerance: stop once an iteration adds less than this share of the sum of squared values.
 
     Returns:
-        left (U, dim), values (dim,) in float64 from large to small, right (N, dim). Past the rank,
+        left (U, dim), values (dim,) in float64 in descending order, right (N, dim). Past the rank,
         values and left vectors are 0.
     """
     data = matrix.data * np.repeat(scale, np.diff(matrix.indptr)).astype(matrix.dtype)
@@ -184,16 +204,22 @@ def singular(
 
 
 def _ritz(y: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared singular values of y (U, L) from large to small, and its right singular vectors."""
+    """Squared singular values of y (U, L), descending, and its right singular vectors (L, L)."""
     wide = y.double()
     squares, turn = torch.linalg.eigh(wide.T @ wide)
     return squares.flip(0).clamp(min=0), turn.flip(1).to(y.dtype)
 
 
 def chebyshev(rows: sp.csr_matrix, v: Tensor, y: Tensor, squares: Tensor) -> Tensor:
-    """T_k((A'A - e) / e) v, with y = A v and 2e the smallest squared value.
+    """Apply a Chebyshev polynomial of A'A: T_k((A'A - e) / e) v.
 
-    |T_k| is at most 1 for values up to 2e, and grows as fast as a polynomial can above.
+    |T_k| is at most 1 for squared values up to 2e, and grows as fast as a polynomial can above.
+
+    Args:
+        rows: A without the projection (U, N).
+        v: (N, L).
+        y: A v (U, L).
+        squares: squared singular values, descending; 2e is the last.
     """
     first = float(squares[0])
     e = max(float(squares[-1]), first * 1e-10) / 2
@@ -219,10 +245,10 @@ def _centred(v: Tensor) -> Tensor:
 
 
 def _wide(block: Tensor, dim: int) -> Tensor:
-    """With columns of 0 up to `dim`."""
+    """Pad with columns of 0 up to `dim`."""
     return torch.nn.functional.pad(block, (0, dim - block.shape[1]))
 
 
 def _over(above: np.ndarray | float, below: np.ndarray) -> np.ndarray:
-    """A ratio, 0 where the denominator is."""
+    """The ratio, and 0 where the denominator is 0."""
     return np.divide(above, below, out=np.zeros_like(below), where=below > 0)

@@ -11,16 +11,15 @@ from torch.utils.checkpoint import checkpoint
 
 from softdex.index.contract import Index
 from softdex.objective.in_batch import (
-    Cache,
-    Frequencies,
     batch_softmax,
-    left_out,
-    mixed,
-    resampled,
-    resampling,
+    exclusion_mask,
+    mixture_log_prob,
+    resampled_softmax,
+    resampling_log_weights,
 )
-from softdex.objective.resample import drawn
-from softdex.objective.sampled import FLOOR
+from softdex.objective.resample import resample_counts
+from softdex.objective.sampled import MASKED_SCORE
+from softdex.objective.stream import Cache, Frequencies
 
 OBJECTIVES = ("ssl", "ssl_pop", "mns", "g_tower", "bir", "xir")
 RESAMPLED = ("bir", "xir")
@@ -57,8 +56,8 @@ class InBatch(nn.Module):
         batch: rows per batch.
         draws: candidates resampled per row (`bir`; `xir`: half of them from the cache), or uniform
             items that join the batch (`mns`). None: the number of rows.
-        correction: of resampled items, see `resampled`.
-        own, hits: see `left_out`; the `uniform` correction keeps both, else its gradient would not
+        correction: of resampled items, see `resampled_softmax`.
+        own, hits: see `exclusion_mask`; the `uniform` correction keeps both, else its gradient would not
             be that of a softmax.
         cache_share: weight of the loss on the cache.
         cache_weight: divisor of a cached item's resampling weight: its popularity (`pop`), or its
@@ -146,7 +145,7 @@ class InBatch(nn.Module):
 
         Padding (-1) gets a value so large that it never counts.
         """
-        return torch.where(ids < 0, -FLOOR, self._log_probability(ids, size))
+        return torch.where(ids < 0, -MASKED_SCORE, self._log_probability(ids, size))
 
     def _log_probability(self, ids: Tensor, size: int) -> Tensor:
         if self.objective == "g_tower":
@@ -155,7 +154,7 @@ class InBatch(nn.Module):
         if self.objective == "ssl":
             return torch.zeros_like(logp)
         if self.objective == "mns":
-            return mixed(logp, (ids[:size] >= 0).sum(), len(ids) - size, len(self.logp))
+            return mixture_log_prob(logp, (ids[:size] >= 0).sum(), len(ids) - size, len(self.logp))
         if self.objective == "xir" and self.cache_weight == "occurrence":
             came = self.cache.occurrences(ids[size:]).clamp(min=1).double().log()
             return torch.cat([logp[:size], came.to(logp)])
@@ -184,7 +183,7 @@ class InBatch(nn.Module):
         out = self._left_out(rows, others)
         counts = torch.empty_like(scores, dtype=torch.int32)
         for pool, _, draws in self._pools(others):
-            counts[:, pool] = drawn(_weight(scores, others, out, pool), draws, generator)
+            counts[:, pool] = resample_counts(_weight(scores, others, out, pool), draws, generator)
         if out is not None:
             counts.masked_fill_(out, 0)
         return counts.mul_((rows.target >= 0).unsqueeze(1)) if self.padded else counts
@@ -203,11 +202,13 @@ class InBatch(nn.Module):
             if self.correction == "proposal":
                 weight = _weight(scores, others, self._left_out(rows, others), pool)
             kept = scores[:, pool], counts[:, pool], weight
-            losses.append(share * resampled(rows.pos, *kept, correction=self.correction))
+            losses.append(share * resampled_softmax(rows.pos, *kept, correction=self.correction))
         return torch.stack(losses).sum(0)
 
     def _left_out(self, rows: Rows, others: Candidates) -> Tensor | None:
-        out = left_out(rows.target, others.ids, own=self.own, hits=self.hits, offset=rows.start)
+        out = exclusion_mask(
+            rows.target, others.ids, own=self.own, hits=self.hits, offset=rows.start
+        )
         if not self.padded:
             return out
         nobody = (others.ids < 0).expand(len(rows.target), -1)
@@ -232,4 +233,5 @@ def _scores(rows: Rows, others: Candidates) -> Tensor:
 
 def _weight(scores: Tensor, others: Candidates, out: Tensor | None, pool: slice) -> Tensor:
     """Log-weights (B, N) by which the candidates of a pool are resampled."""
-    return resampling(scores[:, pool], others.logp[pool], None if out is None else out[:, pool])
+    out = None if out is None else out[:, pool]
+    return resampling_log_weights(scores[:, pool], others.logp[pool], out)

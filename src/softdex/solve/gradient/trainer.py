@@ -23,7 +23,7 @@ from softdex.index.contract import Index, overwrite
 from softdex.machine import pick_device
 from softdex.messages import say
 from softdex.objective.contract import Loss
-from softdex.objective.softmax import BLOCK_CELLS
+from softdex.objective.softmax import SCORES_AT_A_TIME
 from softdex.solve.gradient.feed import Feed
 from softdex.solve.gradient.probe import proposal_report
 from softdex.solve.gradient.replay import Replay
@@ -163,7 +163,7 @@ class Descent(NamedTuple):
             past += self.parts.prepare.memory(log)
         size = min(self.training.batch_size or len(log), len(log))
         batch, targets, held = feed.extent(size, self.encoder)
-        draws = negatives.draws or max(1, min(log.num_items, BLOCK_CELLS // batch))
+        draws = negatives.draws or max(1, min(log.num_items, SCORES_AT_A_TIME // batch))
         weights += 0 if negatives.draws else weights // 3  # all items: a dense gradient
         rows = batch * (2 + targets) + draws * (1 if negatives.shared else batch)
         past += held + batch * draws * int(getattr(self.scorer, "pair_bytes", 0))

@@ -1,10 +1,10 @@
-"""Solve the systems of many rows: exactly, or by a few conjugate-gradient steps.
+"""Solve one linear system per row, exactly or by a few steps of conjugate gradients.
 
     (w_r G + sum_j a_j x_j x_j' + reg_r) y_r = b_r
 
-The quick way turns x into the eigenbasis of G, where the shared part is a diagonal: each step then
-costs what the row's events cost, and that diagonal is the preconditioner. On a CPU one compiled
-function does a row at a time; on a GPU the same steps are taken for all rows at once.
+Conjugate gradients work in the eigenbasis of G, where the shared part is a diagonal: a step costs
+what the row's events cost, and that diagonal is the preconditioner. On a CPU a compiled function
+takes one row at a time; on a GPU the same steps are taken for all rows at once.
 """
 
 from __future__ import annotations
@@ -23,18 +23,24 @@ from softdex.errors import SoftdexError
 from softdex.messages import say_if_compiling
 from softdex.solve.closed.normal_equations import Shared, Side
 
-STEPS = 4  # of conjugate gradients; scores are then within a percent of exact
-CHUNK = 32_768  # events a thread takes at a time
-LONG = 16_384  # rows with more events are solved by all threads together
-BLOCK_CELLS = 4_000_000  # floats of gathered vectors held at a time by the exact solver
-RIDGES = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4)  # of the mean diagonal, tried in turn
+CG_STEPS = 4  # scores are then within a percent of exact
+EVENTS_PER_CHUNK = 32_768  # that a thread takes at a time
+LONG_ROW = 16_384  # rows with more events are solved by all threads together
+GATHERED_FLOATS = 4_000_000  # of gathered vectors, held at a time by the exact solver
+RIDGES = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4)  # shares of the mean diagonal, tried in turn
 DIVERGED = "vectors grew beyond all bounds. Raise lam, or choose less extreme options."
 
 
 def solve_exactly(side: Side, shared: Shared, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row's system by Cholesky in float64.
+    """Solve each row's system by a Cholesky decomposition in float64.
 
-    Returns the solutions (R, D), and for each row y'Ay - 2 b'y, its part of the loss (R,).
+    Args:
+        side: the events and weights of the rows.
+        shared: what the systems of all rows share.
+        x: vectors of the other side (C, D).
+
+    Returns:
+        solutions y (R, D), and each row's part of the loss, y'Ay - 2 b'y (R,).
     """
     y, part = x.new_zeros(len(side.weight), x.shape[1]), x.new_zeros(len(side.weight))
     for rows, systems, b in systems_of(side, shared, x):
@@ -44,22 +50,22 @@ def solve_exactly(side: Side, shared: Shared, x: Tensor) -> tuple[Tensor, Tensor
 
 
 def systems_of(side: Side, shared: Shared, x: Tensor) -> Any:
-    """Blocks of (rows, their matrices, their right sides), rows of like length together."""
+    """Yield blocks of (rows, their matrices, their right-hand sides), grouped by length."""
     lengths = side.indptr.diff()
     order = torch.argsort(lengths, stable=True)
     dim, start = x.shape[1], 0
     gram, pull = shared.gram.double(), shared.pull.double()
     while start < len(order):
         width = int(lengths[order[start]])
-        most = max(1, BLOCK_CELLS // (dim * max(dim, 2 * width + 8)))
+        most = max(1, GATHERED_FLOATS // (dim * max(dim, 2 * width + 8)))
         rows = order[start : start + most]
         rows = rows[lengths[rows] <= 2 * width + 8]
         start += len(rows)
         matrix = side.weight[rows].double()[:, None, None] * gram
         b = side.weight[rows].double()[:, None] * pull
-        longest, some = int(lengths[rows].max()), max(1, BLOCK_CELLS // (dim * len(rows)))
-        for first in range(0, longest, some):  # once, but for a row that is too long by itself
-            place = torch.arange(first, min(first + some, longest), device=x.device)
+        longest, step = int(lengths[rows].max()), max(1, GATHERED_FLOATS // (dim * len(rows)))
+        for first in range(0, longest, step):  # once, unless a single row is too long
+            place = torch.arange(first, min(first + step, longest), device=x.device)
             real = place < lengths[rows, None]
             at = torch.where(real, side.indptr[rows, None] + place, 0)
             z = x[side.other[at].long()].double()
@@ -71,7 +77,7 @@ def systems_of(side: Side, shared: Shared, x: Tensor) -> Any:
 
 
 def factor(systems: Tensor) -> Tensor:
-    """Cholesky factors; a matrix without full rank gets the least ridge that mends it."""
+    """Cholesky factors (R, D, D); a singular matrix gets the smallest sufficient ridge."""
     found, info = torch.linalg.cholesky_ex(systems)
     for ridge in RIDGES:
         bad = info > 0
@@ -87,7 +93,7 @@ def factor(systems: Tensor) -> Tensor:
 
 
 def eigenbasis(shared: Shared) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and eigenvectors of the Gram matrix, found in float64 on the CPU."""
+    """Eigenvalues (D,) and eigenvectors (D, D) of the Gram matrix, from float64 on the CPU."""
     like, gram = shared.gram, shared.gram.double().cpu().numpy()
     if not np.isfinite(gram).all():
         raise SoftdexError(f"least squares: {DIVERGED}")
@@ -96,11 +102,19 @@ def eigenbasis(shared: Shared) -> tuple[Tensor, Tensor]:
 
 
 def solve_by_cg(
-    side: Side, values: Tensor, pull: Tensor, x: Tensor, steps: int = STEPS
+    side: Side, values: Tensor, pull: Tensor, x: Tensor, steps: int = CG_STEPS
 ) -> tuple[Tensor, Tensor]:
-    """A few steps for each row, in the eigenbasis: `x`, `pull` and the result are turned into it.
+    """Solve each row's system by a few steps of conjugate gradients, in the eigenbasis.
 
-    Returns the solutions (R, D), and for each row y'Ay - 2 b'y, its part of the loss (R,).
+    Args:
+        side: the events and weights of the rows.
+        values: eigenvalues of the Gram matrix (D,).
+        pull: the shared right-hand side, in the eigenbasis (D,).
+        x: vectors of the other side, in the eigenbasis (C, D).
+        steps: per system; D steps would solve it exactly.
+
+    Returns:
+        solutions y in the eigenbasis (R, D), and each row's part of the loss, y'Ay - 2 b'y (R,).
     """
     if x.device.type == "cpu":
         return _on_cpu(side, values, pull, x, steps)
@@ -108,14 +122,14 @@ def solve_by_cg(
 
 
 def _cg(
-    times: Callable[[Tensor], Tensor], diagonal: Tensor, b: Tensor, steps: int
+    product: Callable[[Tensor], Tensor], diagonal: Tensor, b: Tensor, steps: int
 ) -> tuple[Tensor, Tensor]:
-    """Preconditioned conjugate gradients from 0 for rows of b, side by side."""
+    """Preconditioned conjugate gradients from 0, for all rows of b at once."""
     inverse = torch.where(diagonal > 0, 1 / diagonal, 0)
     y, r, p = torch.zeros_like(b), b.clone(), inverse * b
     size = (r * p).sum(-1, keepdim=True)
     for _ in range(steps):
-        q = times(p)
+        q = product(p)
         curve = (p * q).sum(-1, keepdim=True)
         step = torch.where(curve > 0, size / curve, 0)
         y, r = y + step * p, r - step * q
@@ -128,13 +142,13 @@ def _cg(
 def _all_at_once(
     side: Side, values: Tensor, pull: Tensor, x: Tensor, steps: int
 ) -> tuple[Tensor, Tensor]:
-    """Sampled products at the events, then sparse products, for all rows together."""
+    """Conjugate gradients for all rows at once, by products with sparse matrices."""
     shape = (len(side.weight), len(x))
     other = side.other.to(side.indptr.dtype)
     diagonal = side.weight[:, None] * values + side.reg[:, None]
 
     def sparse(at_events: Tensor) -> Tensor:
-        with warnings.catch_warnings():  # of a layout in beta: nothing that users can act on
+        with warnings.catch_warnings():  # torch calls the layout beta; users cannot act on that
             warnings.simplefilter("ignore", UserWarning)
             return torch.sparse_csr_tensor(
                 side.indptr, other, at_events, shape, check_invariants=False
@@ -142,12 +156,12 @@ def _all_at_once(
 
     none = sparse(torch.zeros_like(side.extra))
 
-    def times(p: Tensor) -> Tensor:
+    def product(p: Tensor) -> Tensor:
         dots = torch.sparse.sampled_addmm(none, p, x.T, beta=0.0).values()
         return diagonal * p + sparse(side.extra * dots) @ x
 
     b = side.weight[:, None] * pull + sparse(side.pull) @ x
-    return _cg(times, diagonal, b, steps)
+    return _cg(product, diagonal, b, steps)
 
 
 def _on_cpu(
@@ -156,18 +170,18 @@ def _on_cpu(
     y = torch.empty(len(side.weight), x.shape[1], dtype=x.dtype)
     part = torch.empty(len(side.weight), dtype=x.dtype)
     lengths = side.indptr.diff()
-    for row in torch.nonzero(lengths > LONG)[:, 0].tolist():
+    for row in torch.nonzero(lengths > LONG_ROW)[:, 0].tolist():
         y[row], part[row] = _long_row(side, row, values, pull, x, steps)
     arrays = [t.numpy() for t in (*side[:6], values, pull, x, y, part)]
-    say_if_compiling(_rows, "the solver")
+    say_if_compiling(_cg_rows, "the solver")
     edges = _chunks(side.indptr.numpy())
-    # numba's own number would start its pool, which resets that of torch
+    # asking numba for its number of threads would start its pool, which resets that of torch
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        work = [pool.submit(_rows, *arrays, steps, LONG, *ends) for ends in edges]  # type: ignore[call-arg]
+        work = [pool.submit(_cg_rows, *arrays, steps, LONG_ROW, *ends) for ends in edges]  # type: ignore[call-arg]
         try:
             for done in work:
                 done.result()
-        except BaseException:  # Ctrl-C, say: do not wait for what has not begun
+        except BaseException:  # e.g. Ctrl-C: do not wait for chunks that have not begun
             pool.shutdown(cancel_futures=True)
             raise
     return y, part
@@ -184,26 +198,26 @@ def _long_row(
 
 
 def _chunks(indptr: np.ndarray) -> list[tuple[int, int]]:
-    """Ranges of rows with about as much work each."""
+    """Ranges of rows of about equal cost."""
     rows = len(indptr) - 1
     cost = indptr[1:] + 8 * np.arange(1, rows + 1)
-    wanted = np.arange(CHUNK, cost[-1] if rows else 0, CHUNK)
+    wanted = np.arange(EVENTS_PER_CHUNK, cost[-1] if rows else 0, EVENTS_PER_CHUNK)
     edges = np.unique(np.concatenate([[0], np.searchsorted(cost, wanted), [rows]]))
     return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
 
 
 @numba.njit(nogil=True, fastmath=True, cache=True)
-def _rows(  # type: ignore[no-untyped-def]  # noqa: C901
+def _cg_rows(  # type: ignore[no-untyped-def]  # noqa: C901
     indptr, other, extra, lift, weight, reg, values, pull, x, out, part, steps, long, first, last
 ):
-    """`_cg` for the rows first ... last that are not long, one after the other."""
+    """`_cg` for the rows first to last that are not long, one after another."""
     most, dim = 0, x.shape[1]
     for i in range(first, last):
         n = indptr[i + 1] - indptr[i]
         if n <= long:
             most = max(most, n)
-    near = np.empty((most, dim), x.dtype)  # a row's vectors, gathered once
-    b = np.empty(dim, x.dtype)  # loops over rows of one array would not be vectorised
+    near = np.empty((most, dim), x.dtype)  # the vectors of a row's events, gathered once
+    b = np.empty(dim, x.dtype)  # one array each: loops over rows of a matrix are not vectorised
     d, inverse, y = np.empty_like(b), np.empty_like(b), np.empty_like(b)
     r, p, q = np.empty_like(b), np.empty_like(b), np.empty_like(b)
     for i in range(first, last):
@@ -258,7 +272,7 @@ def _dot(a, b):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, fastmath=True, cache=True)
 def _add_events(near, extra, start, n, p, q):  # type: ignore[no-untyped-def]
-    """q += sum_j a_j x_j (x_j . p), four events at a time."""
+    """Add sum_j a_j x_j (x_j . p) to q, four events at a time."""
     dim, zero = len(p), p.dtype.type(0)
     whole = n - n % 4
     for j in range(0, whole, 4):

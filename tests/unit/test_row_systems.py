@@ -18,7 +18,7 @@ from torch import Tensor
 
 import softdex as sdx
 from softdex import messages
-from softdex.solve.closed import rows
+from softdex.solve.closed import row_systems
 from softdex.solve.closed.normal_equations import (
     Quadratic,
     Shared,
@@ -28,7 +28,13 @@ from softdex.solve.closed.normal_equations import (
     shared_by_users,
     users_side,
 )
-from softdex.solve.closed.rows import eigenbasis, factor, solve_by_cg, solve_exactly, systems_of
+from softdex.solve.closed.row_systems import (
+    eigenbasis,
+    factor,
+    solve_by_cg,
+    solve_exactly,
+    systems_of,
+)
 
 LENGTHS = [0, 1, 3, 4, 5, 8, 0, 30, 60, 2]
 
@@ -117,7 +123,7 @@ def test_the_exact_solver_does_not_depend_on_what_it_holds_at_a_time(
 ) -> None:
     """Few rows at a time, and pieces of a row that is too long by itself."""
     systems = Systems(5)
-    monkeypatch.setattr(rows, "BLOCK_CELLS", cells)
+    monkeypatch.setattr(row_systems, "GATHERED_FLOATS", cells)
     assert_same(solve_exactly(systems.side, systems.shared, systems.x), systems.loop())
     order = torch.cat([r for r, _, _ in systems_of(systems.side, systems.shared, systems.x)])
     assert sorted(order.tolist()) == list(range(len(LENGTHS)))
@@ -144,7 +150,7 @@ def test_a_row_of_n_events_is_exact_after_n_and_one_steps(n: int) -> None:
 def test_all_rows_at_once_are_what_one_after_the_other_is(dim: int, steps: int) -> None:
     """The way of a GPU, on the CPU; also far beyond convergence."""
     systems = Systems(dim)
-    assert_same(systems.quick(steps, rows._all_at_once), systems.quick(steps))
+    assert_same(systems.quick(steps, row_systems._all_at_once), systems.quick(steps))
 
 
 @pytest.mark.parametrize("long", [0, 4, 29, 60])
@@ -152,14 +158,14 @@ def test_long_rows_are_solved_by_themselves_to_the_same(
     long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     systems, seen = Systems(7), []
-    whole, plain = systems.quick(4), rows._long_row
+    whole, plain = systems.quick(4), row_systems._long_row
 
     def noted(side: Side, row: int, *more: Any) -> Any:
         seen.append(row)
         return plain(side, row, *more)
 
-    monkeypatch.setattr(rows, "LONG", long)
-    monkeypatch.setattr(rows, "_long_row", noted)
+    monkeypatch.setattr(row_systems, "LONG_ROW", long)
+    monkeypatch.setattr(row_systems, "_long_row", noted)
     assert_same(systems.quick(4), whole)
     assert seen == [r for r, n in enumerate(LENGTHS) if n > long]
 
@@ -168,8 +174,8 @@ def test_long_rows_are_solved_by_themselves_to_the_same(
 def test_chunks_of_rows_make_no_difference(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     systems = Systems(7)
     whole = systems.quick(4)
-    monkeypatch.setattr(rows, "CHUNK", chunk)
-    ends = rows._chunks(systems.side.indptr.numpy())
+    monkeypatch.setattr(row_systems, "EVENTS_PER_CHUNK", chunk)
+    ends = row_systems._chunks(systems.side.indptr.numpy())
     assert len(ends) > 1
     assert [first for first, _ in ends] == [0, *(last for _, last in ends[:-1])]
     assert ends[-1][1] == len(LENGTHS)
@@ -194,7 +200,7 @@ def test_the_part_of_the_loss_is_right_after_any_number_of_steps() -> None:
 # odd rows ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("solver", [solve_by_cg, rows._all_at_once])
+@pytest.mark.parametrize("solver", [solve_by_cg, row_systems._all_at_once])
 def test_rows_without_events_are_drawn_by_what_is_shared_alone(solver: Any) -> None:
     systems = Systems(6, [0, 0, 0])
     assert_same(systems.quick(1, solver), systems.loop())
@@ -219,7 +225,7 @@ def test_no_rows_at_all_are_no_solutions() -> None:
 def test_one_item_is_enough() -> None:
     systems = Systems(3, [1, 0, 1], items=1)
     assert_same(systems.quick(3), systems.loop())
-    assert_same(systems.quick(3, rows._all_at_once), systems.loop())
+    assert_same(systems.quick(3, row_systems._all_at_once), systems.loop())
 
 
 def test_an_event_that_is_there_twice_counts_twice() -> None:
@@ -235,7 +241,7 @@ def test_an_event_that_is_there_twice_counts_twice() -> None:
     extra[event] *= 2
     pull[event] *= 2
     once.side = once.side._replace(extra=extra, pull=pull)
-    for solver in (solve_by_cg, rows._all_at_once):
+    for solver in (solve_by_cg, row_systems._all_at_once):
         assert_same(twice.quick(5, solver), once.quick(5, solver))
     assert_same(
         solve_exactly(twice.side, twice.shared, twice.x),
@@ -245,10 +251,10 @@ def test_an_event_that_is_there_twice_counts_twice() -> None:
 
 def test_a_row_with_very_many_events_is_like_any_other() -> None:
     """Past the number that one thread takes alone."""
-    many = rows.LONG + 5
+    many = row_systems.LONG_ROW + 5
     systems = Systems(4, [many, 3], items=many)
     exact = solve_exactly(systems.side, systems.shared, systems.x)
-    for solver in (solve_by_cg, rows._all_at_once):
+    for solver in (solve_by_cg, row_systems._all_at_once):
         assert_same(systems.quick(4, solver), exact)
 
 
@@ -271,7 +277,7 @@ def test_systems_without_full_rank_give_finite_vectors(
     values, basis = eigenbasis(shared)
     turned = side, values, shared.pull @ basis, x @ basis, 4
     exact = solve_exactly(side, shared, x)[0]
-    for y in (exact, solve_by_cg(*turned)[0], rows._all_at_once(*turned)[0]):
+    for y in (exact, solve_by_cg(*turned)[0], row_systems._all_at_once(*turned)[0]):
         assert torch.isfinite(y).all()
         assert (y[5] == 0).all()  # who has no events
     if dim > 5:  # then every score is what is wanted of it
@@ -349,7 +355,7 @@ def test_the_number_of_threads_changes_no_bit(realistic: sdx.Split) -> None:
     for n in (1, 2):
         sdx.set_threads(n)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rows, "CHUNK", 500)
+            patch.setattr(row_systems, "EVENTS_PER_CHUNK", 500)
             found.append(solve_by_cg(side, values, torch.zeros(24), x))
     for one, two in zip(*found, strict=True):
         assert torch.equal(one, two)
@@ -369,7 +375,7 @@ class Compiled:
     """Stands for the compiled function: which versions it has, and where they are kept."""
 
     def __init__(self, place: Path | None, signatures: list[Any]) -> None:
-        self.py_func = rows._rows.py_func
+        self.py_func = row_systems._cg_rows.py_func
         self.stats = SimpleNamespace(cache_path=None if place is None else str(place))
         self.signatures = signatures
 
@@ -379,39 +385,40 @@ def test_compiling_is_said_when_nothing_is_kept_and_not_otherwise(
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(messages, "say", said.append)
-    monkeypatch.setattr(rows, "_rows", compiled := Compiled(tmp_path, []))
-    messages.say_if_compiling(rows._rows, "the solver")
+    monkeypatch.setattr(row_systems, "_cg_rows", compiled := Compiled(tmp_path, []))
+    messages.say_if_compiling(row_systems._cg_rows, "the solver")
     assert len(said) == 1
     assert "compiling the solver for this machine, once" in said[0]
     compiled.signatures.append("compiled by now")
-    messages.say_if_compiling(rows._rows, "the solver")
+    messages.say_if_compiling(row_systems._cg_rows, "the solver")
     assert len(said) == 1
     line = compiled.py_func.__code__.co_firstlineno
-    kept = tmp_path / f"rows._rows-{line}.py311.nbi"
-    (tmp_path / f"rows._rows-{line - 1}.py311.nbi").touch()  # of a version before this one
-    monkeypatch.setattr(rows, "_rows", Compiled(tmp_path, []))
-    messages.say_if_compiling(rows._rows, "the solver")
+    kept = tmp_path / f"row_systems._cg_rows-{line}.py311.nbi"
+    earlier = tmp_path / f"row_systems._cg_rows-{line - 1}.py311.nbi"
+    earlier.touch()
+    monkeypatch.setattr(row_systems, "_cg_rows", Compiled(tmp_path, []))
+    messages.say_if_compiling(row_systems._cg_rows, "the solver")
     assert len(said) == 2
     kept.touch()
-    messages.say_if_compiling(rows._rows, "the solver")
+    messages.say_if_compiling(row_systems._cg_rows, "the solver")
     assert len(said) == 2
     os.utime(kept, (0, 0))  # older than the source: it will be compiled again
-    messages.say_if_compiling(rows._rows, "the solver")
+    messages.say_if_compiling(row_systems._cg_rows, "the solver")
     assert len(said) == 3
-    monkeypatch.setattr(rows, "_rows", Compiled(None, []))
-    messages.say_if_compiling(rows._rows, "the solver")
+    monkeypatch.setattr(row_systems, "_cg_rows", Compiled(None, []))
+    messages.say_if_compiling(row_systems._cg_rows, "the solver")
     assert len(said) == 4
 
 
 def test_what_was_compiled_is_kept_on_disk_and_found_there() -> None:
     Systems(3).quick(2)
-    place = Path(rows._rows.stats.cache_path or "")
-    line = rows._rows.py_func.__code__.co_firstlineno
-    assert list(place.glob(f"rows._rows-{line}.*.nbi"))
-    assert list(place.glob(f"rows._rows-{line}.*.nbc"))
+    place = Path(row_systems._cg_rows.stats.cache_path or "")
+    line = row_systems._cg_rows.py_func.__code__.co_firstlineno
+    assert list(place.glob(f"row_systems._cg_rows-{line}.*.nbi"))
+    assert list(place.glob(f"row_systems._cg_rows-{line}.*.nbc"))
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(messages, "say", said.append)
-        patch.setattr(rows, "_rows", Compiled(place, []))
-        messages.say_if_compiling(rows._rows, "the solver")
+        patch.setattr(row_systems, "_cg_rows", Compiled(place, []))
+        messages.say_if_compiling(row_systems._cg_rows, "the solver")
     assert said == []

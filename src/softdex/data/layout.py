@@ -1,0 +1,173 @@
+"""Layout: guess the separator, the header and the column names of a delimited text file."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import math
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from softdex.errors import DataError, first_few
+
+SEPARATORS = ("::", "\t", ", ", ",", ";", "|", " ")
+INTER_TYPES = (":token", ":float", ":token_seq", ":float_seq")  # RecBole's header suffixes
+STAND_IN = "\x1f"  # replaces separators of several bytes, which the fast parser cannot take
+HEAD_BYTES = 1 << 16  # read to guess the layout
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a text file is divided into columns.
+
+    Attributes:
+        path: the file.
+        separator: what separates columns in the file.
+        encoding: of the file.
+        names: the column names; "0", "1", ... without a header.
+        has_header: whether the first line that is not blank holds the names.
+        skip: number of lines at the start that are not data.
+        sample: cells of the first rows of data.
+    """
+
+    path: Path
+    separator: str
+    encoding: str
+    names: list[str]
+    has_header: bool
+    skip: int
+    sample: list[list[str]]
+
+    @property
+    def byte(self) -> str:
+        """The separator once the file is in memory, always a single byte."""
+        return STAND_IN if is_long(self.separator) else self.separator
+
+    def without_header(self) -> Layout:
+        """The same file with its first line taken as data."""
+        if not self.has_header:
+            return self
+        names = [str(i) for i in range(len(self.names))]
+        rows = [self.names, *self.sample]
+        return Layout(self.path, self.separator, self.encoding, names, False, self.skip - 1, rows)
+
+    def has_numbers(self) -> bool:
+        """Whether the sample holds a number, so that a first line without one is a header."""
+        return any(_is_number(cell) for row in self.sample for cell in row)
+
+
+def guess_layout(path: Path, separator: str | None, encoding: str) -> Layout:
+    """Guess the layout of a file from its first lines.
+
+    Args:
+        path: the file, gzipped or not.
+        separator: what separates the columns; None guesses it.
+        encoding: of the file.
+    """
+    if separator is not None and (not separator or set(separator) & set('"\r\n')):
+        raise DataError(f"read: separator={separator!r}. Expected one or more characters.")
+    lines = _first_lines(path, encoding)
+    skip = next(i for i, line in enumerate(lines) if line.strip())
+    lines = [line for line in lines if line.strip()]
+    if separator is None:
+        separator = _guess_separator(lines[:100])
+    rows = [_split(line, separator) for line in lines[:1000]]
+    first = [cell.strip() for cell in rows[0]]
+    if len(first) == 1:
+        raise DataError(
+            f"read: {path} has one column ({first[0][:40]!r}). Expected at least a user and an "
+            "item column. If another character separates them, name it: read(separator=...)."
+        )
+    if any(_is_number(cell) for cell in first) or not any(first):
+        names = [str(i) for i in range(len(first))]
+        return Layout(path, separator, encoding, names, False, skip, rows)
+    if all(cell.endswith(INTER_TYPES) for cell in first):
+        first = [cell.rsplit(":", 1)[0] for cell in first]
+    names = [name or str(i) for i, name in enumerate(first)]
+    twice = [name for i, name in enumerate(names) if name in names[:i]]
+    if twice:
+        raise DataError(
+            f"read: {path} has duplicate headers ({first_few(twice)}). Rename them in the file."
+        )
+    return Layout(path, separator, encoding, names, True, skip + 1, rows[1:])
+
+
+def _first_lines(path: Path, encoding: str) -> list[str]:
+    with readable(path, encoding), open_bytes(path) as file:
+        head = file.read(HEAD_BYTES)
+        wide = codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
+        text = head.decode(encoding, errors="replace").lstrip("\ufeff")
+    if b"\0" in head and not wide:
+        hint = (
+            " It starts like UTF-16: pass encoding='utf-16'."
+            if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            else " Expected CSV, TSV or Parquet."
+        )
+        raise DataError(f"read: {path} is not a text table (it holds zero bytes).{hint}")
+    if not text.strip():
+        raise DataError(f"read: {path} is empty. Expected a table with a user and an item column.")
+    lines = re.split(r"\r\n|\r|\n", text)
+    whole = lines[:-1] if len(head) == HEAD_BYTES else lines
+    return whole if any(map(str.strip, whole)) else lines
+
+
+def _guess_separator(lines: list[str]) -> str:
+    """The separator that splits most lines into as many columns as the first line."""
+
+    def fit(separator: str) -> tuple[int, int]:
+        widths = [len(_split(line, separator)) for line in lines]
+        return (widths.count(widths[0]), widths[0]) if widths[0] > 1 else (0, 0)
+
+    return max((s for s in SEPARATORS if s in lines[0]), key=fit, default=",")
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """Open a file for reading, and decompress it if its content is gzip."""
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path, "rb") if zipped else path.open("rb")  # type: ignore[return-value]
+
+
+@contextmanager
+def readable(path: Path, encoding: str) -> Iterator[None]:
+    """Turn everything that can go wrong while reading a file into a `DataError`."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"read: cannot read {path} ({error}). Is it complete, and may you read it?"
+        ) from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise DataError(
+            f"read: {path}: line {line} is not valid {encoding} ({error.reason}). Pass the "
+            "encoding it was written in, e.g. encoding='latin-1'."
+        ) from None
+    except LookupError:
+        raise DataError(f"read: unknown encoding {encoding!r}. Try 'utf-8' or 'latin-1'.") from None
+
+
+def is_long(separator: str) -> bool:
+    """Whether a separator has several bytes; files with such separators have no quoting."""
+    return len(separator.encode()) > 1
+
+
+def _split(line: str, separator: str) -> list[str]:
+    return (
+        line.split(separator)
+        if is_long(separator)
+        else next(csv.reader([line], delimiter=separator))
+    )
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        return False
