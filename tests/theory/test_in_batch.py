@@ -42,7 +42,7 @@ def world(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def stands(b: int, j: int, target: list[int], own: str, hits: str) -> bool:
-    """Whether candidate j stands against row b, said in the plainest way."""
+    """Whether candidate j is a negative of row b, case by case."""
     if j == b:
         return own == "keep"
     return hits == "keep" or target[j] != target[b]
@@ -223,7 +223,7 @@ def popular(items: int, skew: float) -> Tensor:
 
 
 def law_of_the_resampled(scores: Tensor, p: Tensor, batch: int, seed: int) -> Tensor:
-    """Probability (I,) of each item to be drawn again from one batch that came by p."""
+    """Probability (I,) of each item to be resampled from one batch drawn by p."""
     ids = torch.multinomial(p, batch, replacement=True, generator=seeded(seed))
     weight = resampling_log_weights(scores[ids][None], p.log()[ids])[0].exp()
     return torch.zeros_like(p).index_add_(0, ids, weight)
@@ -395,7 +395,7 @@ def test_frequencies_follow_a_stream_that_changes() -> None:
 
 
 def test_more_hashes_mean_fewer_collisions() -> None:
-    """An item that shares a slot seems to come as often as both; the largest interval does not."""
+    """An item that shares a slot seems as frequent as both; the largest does not."""
     generator = seeded(1)
     every = torch.arange(500)
     chance = torch.where(every % 10 == 0, 0.9, 0.05)
