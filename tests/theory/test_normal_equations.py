@@ -1,4 +1,4 @@
-"""Quadratic losses of scores: their value, and that each half of a sweep ends at their minimum.
+"""Quadratic losses of scores: their values, and that each half-sweep ends at the minimum.
 
 The oracle is a matrix of all scores, weights and targets, with regularisers summed by loops. All
 numbers of the tiny log are multiples of powers of 2, so float32 weights are exact ones too.
@@ -289,7 +289,7 @@ def test_the_loss_never_rises(kind: str, steps: int) -> None:
 @pytest.mark.parametrize("steps", [0, 1, DIM])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_that_a_sweep_reports_is_the_objective(kind: str, steps: int) -> None:
-    """Even after too few steps to solve the systems, unless items are coupled."""
+    """Even with too few steps to solve the systems, unless items are coupled."""
     if steps == 1 and kind in COUPLED:
         steps = DIM + 1
     log, loss = log_of(weighted="sampled" not in kind), quadratic(kind)
@@ -304,7 +304,7 @@ def test_the_loss_that_a_sweep_reports_is_the_objective(kind: str, steps: int) -
 
 @pytest.mark.parametrize("kind", COUPLED)
 def test_quick_steps_of_coupled_items_are_best_along_a_shift_of_them_all(kind: str) -> None:
-    """Items are solved with the old sum, then all are shifted alike to the minimum."""
+    """The sum of the items is held fixed, then all items are shifted to the minimum."""
     log = log_of(weighted="sampled" not in kind)
     brute = Oracle(kind, log)
     run = sweeps(log, quadratic(kind), normal(ITEMS, DIM) + 1, DIM)
@@ -331,7 +331,7 @@ def test_the_loss_is_reported_in_float32_too(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k not in COUPLED])
 def test_conjugate_gradients_take_the_very_steps_of_the_exact_solver(kind: str) -> None:
-    """In another basis: rotating both tables leaves the scores unchanged."""
+    """In another basis: both tables are rotated, which leaves the scores unchanged."""
     log = log_of(weighted="sampled" not in kind)
     exact, quick = (sweeps(log, quadratic(kind), normal(ITEMS, DIM), s) for s in (0, DIM))
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Models of closed forms: they learn, stop, start, resume, count weights, and refuse nonsense."""
+"""Closed-form models: they learn, stop early, resume, use weights, and refuse invalid options."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def losses(model: sdx.Retriever) -> list[float]:
 
 
 def repeated(log: sdx.Interactions, times: np.ndarray, weighted: bool) -> sdx.Interactions:
-    """Each row so many times, one after the other."""
+    """Repeat each row this many times in sequence."""
     log = log.select(np.repeat(np.arange(len(log)), times))
     return replace(log, weight=np.ones(len(log), np.float32) if weighted else None)
 
@@ -160,7 +160,7 @@ def run(log: sdx.Interactions, checkpointer: Checkpointer | None) -> tuple[als.J
 def test_a_run_stopped_by_ctrl_c_goes_on_to_the_very_same_vectors(
     split: sdx.Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: str, call: int
 ) -> None:
-    """Between users and items too: then the users of that sweep are in the checkpoint."""
+    """Also between users and items: the checkpoint then holds the users of that sweep."""
     whole, outcome = run(split.train, None)
     name, calls = f"solve_{half}", 0
     plain = getattr(als.Sweeps, name)
@@ -218,7 +218,7 @@ def test_fit_in_a_folder_resumes_to_the_same_model(
 
 @pytest.mark.parametrize("method", ["ials", "rg2", "rgx", "rg2 sampled"])
 def test_an_event_of_weight_c_is_c_events(split: sdx.Split, method: str) -> None:
-    """For all events alike, and for each by itself; without weights a repeat counts once."""
+    """With equal and with different weights; without weights a repeated pair counts once."""
     log = split.train
     twice = replace(log, weight=np.full(len(log), 2.0, np.float32))
     again = repeated(log, np.full(len(log), 2), weighted=True)

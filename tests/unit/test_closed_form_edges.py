@@ -1,4 +1,4 @@
-"""Closed forms at their edges: what vanishes, what is new, what is unknown, what is hostile."""
+"""Closed forms at their edges: zero weights, new users, unknown keys, invalid files and options."""
 
 from __future__ import annotations
 

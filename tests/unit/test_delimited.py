@@ -1,4 +1,4 @@
-"""Text files as people have them: what is read, what is refused, and with which words."""
+"""Text files as found in practice: what is read, what is refused, and what the errors say."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_quotes_guard_separators_quotes_and_line_breaks(write: Write) -> None:
 
 
 def test_a_quoted_line_break_may_fall_anywhere_in_a_long_file(write: Write) -> None:
-    """The fast parser cuts files into blocks of 4 MiB; a break in quotes is not a place to cut."""
+    """The fast parser cuts files into blocks of 4 MiB; a quoted line break must not end one."""
     note = "x" * 50 + "\n" + "y" * 50
     lines = "".join(f'{i},{i % 7},"{note}"\n' for i in range(60_000))
     log = sdx.read(write("user,item,note\n" + lines))
@@ -360,7 +360,7 @@ def test_lines_are_counted_through_quoted_breaks(write: Write) -> None:
 
 @pytest.mark.parametrize("note", ['"oops', 'fine,"oops'])
 def test_an_open_quote_swallows_no_lines_in_silence(write: Write, note: str) -> None:
-    """Arrow reads the rest of the file as one field, here of a column that nobody uses."""
+    """Arrow reads the rest of the file as one field, here in an unused column."""
     lines = [f"{i},{i},ok" for i in range(9)] + ['9,9,"open'] + [f"{i},{i},ok" for i in range(9)]
     path = write("user,item,note\n" + "\n".join(lines))
     assert "badly quoted (unexpected end of data): line 11" in refused(path)
@@ -397,7 +397,7 @@ def test_a_null_in_an_unused_column_is_fine(write: Write) -> None:
 
 
 def test_a_type_that_changes_below_the_first_block_is_followed(write: Write) -> None:
-    """The fast parser settles types on its first block of 4 MiB."""
+    """The fast parser infers types from its first block of 4 MiB."""
     head = "user,item,time,flag\n" + "1,2,3,100000000000000000000\n" * 180_000
     log = sdx.read(write(head + "ann,007,4.5,x\n"))
     assert (len(log), log.num_users, log.num_items) == (180_001, 2, 2)
@@ -431,7 +431,7 @@ def test_a_type_that_changes_below_the_first_block_is_followed(write: Write) -> 
     ],
 )
 def test_ids_keep_their_spelling(write: Write, cells: list[str], keys: list[Any] | None) -> None:
-    """They are integers only where nothing is lost by it; two spellings are two ids."""
+    """Ids become integers only if that loses nothing; two spellings are two ids."""
     log = sdx.read(write("user,item\n" + "".join(f"{c},x\n" for c in cells)))
     assert log.users.all().to_pylist() == (keys or cells)
 

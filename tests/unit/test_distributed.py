@@ -1,4 +1,4 @@
-"""Two processes with a part of the batch each learn what one process with all of it learns."""
+"""Two processes with a part of the batch each get the gradients of one with the whole batch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def vectors(rows: int, seed: int) -> Tensor:
 
 
 def batch() -> tuple[Tensor, Tensor]:
-    """Ten pairs of six users and seven items, so that both halves share rows of both tables."""
+    """Ten pairs of six users and seven items: both halves share rows of both tables."""
     generator = torch.Generator().manual_seed(0)
     users, targets = (torch.randint(n, (ROWS,), generator=generator) for n in (USERS, ITEMS))
     return users, targets
@@ -45,7 +45,7 @@ def _grad(leaf: Tensor) -> Tensor:
 def in_batch(
     query: Tensor, items: Tensor, targets: Tensor, *, equal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Losses (B,) against everybody's items, and where those are the row's own target."""
+    """Losses (B,) against the items of all ranks, and where those are the row's own target."""
     logq = torch.arange(1.0, ITEMS + 1, dtype=torch.float64).log_softmax(0)[targets]
     joined, start = gathered(items, targets, logq, equal=equal)
     items, everyones, logq = joined
@@ -85,7 +85,7 @@ def mean_learned(rows: slice) -> Found:
 
 
 def odd(rank: int) -> Found:
-    """Two tensors that learn, of which a rank uses one alone; one lies across in memory."""
+    """Two tensors with gradients, of which each rank uses one; one is not contiguous."""
     across = (torch.arange(6.0).reshape(3, 2) + 10 * rank).T.requires_grad_()
     flags = torch.tensor([rank == 0, True])
     other = torch.full((2,), float(rank), requires_grad=True)
@@ -117,7 +117,7 @@ def start_group(folder: Path, rank: int, world: int) -> None:
 
 
 def work(rank: int, folder: Path) -> None:
-    """In each of the two processes: everything that the tests look at."""
+    """In each of the two processes: everything that the tests check."""
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     start_group(folder, rank, 2)
@@ -145,7 +145,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Found]]:
 
 
 def meet_at_home(patch: pytest.MonkeyPatch) -> None:
-    """Let processes talk through the loopback device alone."""
+    """Let processes communicate through the loopback device only."""
     names = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
     patch.setenv("GLOO_SOCKET_IFNAME", names[0])
 
@@ -177,7 +177,7 @@ def test_targets_that_are_another_ranks_too_are_found(
 def test_gradients_averaged_over_ranks_are_those_of_the_mean_over_all_rows(
     ranks: list[dict[str, Found]],
 ) -> None:
-    """As DDP averages them; where they are added up, the mean needs the 1 / world itself."""
+    """DDP averages them; if they are summed, the mean needs a factor 1 / world."""
     first, second = (rank["mean"]["tower"] for rank in ranks)
     assert close((first + second) / 2, mean_learned(slice(None))["tower"])
 

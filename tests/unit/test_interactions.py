@@ -1,4 +1,4 @@
-"""The log itself: filters, merges, views, and what it says of itself."""
+"""The log itself: filters, merges, views, its hash and its description."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_an_empty_log_goes_through_everything() -> None:
 
 
 def test_a_core_is_found_by_iterating() -> None:
-    """One pass leaves user 3 with one row, since item 9 goes; then the item of that row goes."""
+    """One pass drops item 9, which leaves user 3 with one row; the next drops user 3."""
     pairs = [(1, 5), (1, 6), (2, 5), (2, 6), (3, 6), (3, 9)]
     log = sdx.read(pairs, quiet=True).k_core(2)
     assert rows(log) == pairs[:4]

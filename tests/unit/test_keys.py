@@ -1,4 +1,4 @@
-"""Keys: sorted, unique, found again from whatever people hand in."""
+"""Keys: sorted, unique, and found from any container and type."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_cannot_be_compared_is_refused(kind: pa.DataType) -> None:
 def test_lookup_finds_what_is_there(
     keys: Keys, asked: list[Any], wanted: list[int], times: int
 ) -> None:
-    """Few keys are bisected, many go through a hash table: both must agree."""
+    """Few keys are found by bisection, many by a hash table; both must agree."""
     assert keys.lookup(asked * times).tolist() == wanted * times
 
 
@@ -182,7 +182,7 @@ def test_the_hash_tells_keys_apart() -> None:
 
 
 def test_the_hash_does_not_see_how_an_array_is_laid_out() -> None:
-    """A slice and a copy of it are the same keys; the value is fixed for every machine."""
+    """A slice and its copy are the same keys; the value is the same on every machine."""
     sliced = Keys(pa.array(["x", "a", "b"])[1:], pa.string())
     assert sliced.sha256 == keys_of(["a", "b"]).sha256
     assert range_keys(3).sha256[:16] == "84bf2c6aa6ecf05c"

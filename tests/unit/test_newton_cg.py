@@ -41,7 +41,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 def make(
     log: sdx.Interactions, encoder: str, epochs: int = 6, dim: int = 4, **settings: Any
 ) -> Newton:
-    """RG2 with each kind of encoder, at a random start."""
+    """RG2 with each kind of encoder, from a random start."""
     users, items = (random(n, dim, seed=n).float() / 2 for n in (log.num_users, log.num_items))
     scorer, share = Dot(items), torch.tensor(ENCODERS[encoder])
     mixed = Mixed(users, share, torch.tensor(LENGTH), scorer.items)
@@ -116,7 +116,7 @@ def test_a_step_stays_in_its_radius_and_foretells_the_gain_of_the_model() -> Non
 
 
 def test_no_point_of_the_gradients_line_inside_the_radius_is_lower() -> None:
-    """What makes a truncated step good enough: it gains at least as much as steepest descent."""
+    """What makes a truncated step sufficient: it gains at least as much as steepest descent."""
     slope, root, scale = random(12), random(12, 12, seed=4), torch.ones(12, dtype=torch.float64)
     hessian = root + root.T
     found = steihaug(lambda v: hessian @ v, slope, scale, 0.5, 1e-10, 100)
@@ -276,7 +276,7 @@ def test_it_trains_encoders_without_a_closed_form_and_beats_popularity(encoder: 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_a_gpu_takes_the_same_steps(log: sdx.Interactions, encoder: str) -> None:
-    """Sums have another order there, so they agree to rounding."""
+    """Sums are taken in another order there, so results agree to rounding."""
     made = [make(log, encoder, 5, precision="float64") for _ in range(2)]
     made[1] = made[1]._replace(schedule=made[1].schedule._replace(device="cuda"))
     here, there = (train(m, log).history for m in made)
@@ -330,7 +330,7 @@ def test_memory_grows_with_the_log_and_the_vectors(log: sdx.Interactions) -> Non
 
 
 class Killed(Exception):
-    """Stands for a process that ends."""
+    """Stands for the end of a process."""
 
 
 def weights(made: Newton) -> list[Tensor]:
@@ -346,7 +346,7 @@ def test_a_run_that_was_killed_resumes_bit_by_bit(
     stop: int,
     precision: str,
 ) -> None:
-    """Killed after so many products: inside a step, of which nothing is kept."""
+    """Killed after this many products, inside a step; nothing of that step is kept."""
     whole = make(log, "mix", precision=precision)
     expected = train(whole, log)
     products, plain = 0, NewtonSteps.run_epoch

@@ -1,4 +1,4 @@
-"""`sdx.read`: every kind of source, the columns it finds, tables beside it, and clear refusals."""
+"""`sdx.read`: every kind of source, which columns it finds, attached tables, refusals."""
 
 from __future__ import annotations
 

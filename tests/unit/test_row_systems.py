@@ -1,4 +1,4 @@
-"""Many small systems: every way to solve them gives the same, whatever the rows look like."""
+"""Many small systems: all solvers agree, whatever the lengths of the rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 class Systems:
-    """Rows of these lengths over `items` vectors, and what a loop makes of them."""
+    """Rows of these lengths over `items` vectors, with a loop as oracle."""
 
     def __init__(
         self, dim: int, lengths: list[int] = LENGTHS, items: int = 60, lam: float = 0.1
@@ -98,7 +98,7 @@ def assert_same(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> Non
 
 @pytest.fixture
 def threads() -> Iterator[None]:
-    """Puts back what `set_threads` changes."""
+    """Restore what `set_threads` changes."""
     before = torch.get_num_threads(), numba.get_num_threads(), pa.cpu_count()
     streams = pa.io_thread_count()
     yield
@@ -121,7 +121,7 @@ def test_the_exact_solver_equals_the_loop(dim: int) -> None:
 def test_the_exact_solver_does_not_depend_on_what_it_holds_at_a_time(
     cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few rows at a time, and pieces of a row that is too long by itself."""
+    """A few rows at a time, and a row that is too long in pieces."""
     systems = Systems(5)
     monkeypatch.setattr(row_systems, "GATHERED_FLOATS", cells)
     assert_same(solve_exactly(systems.side, systems.shared, systems.x), systems.loop())
@@ -137,7 +137,7 @@ def test_conjugate_gradients_are_exact_after_as_many_steps_as_dimensions(dim: in
 
 @pytest.mark.parametrize("n", [0, 1, 2, 4])
 def test_a_row_of_n_events_is_exact_after_n_and_one_steps(n: int) -> None:
-    """The preconditioned matrix is I and something of rank n."""
+    """The preconditioned matrix is I plus a matrix of rank n."""
     systems = Systems(12, [n, n])
     assert_same(systems.quick(n + 1), systems.loop())
     if n:
@@ -148,7 +148,7 @@ def test_a_row_of_n_events_is_exact_after_n_and_one_steps(n: int) -> None:
 @pytest.mark.parametrize("steps", [1, 2, 4, 30])
 @pytest.mark.parametrize("dim", [1, 5, 16])
 def test_all_rows_at_once_are_what_one_after_the_other_is(dim: int, steps: int) -> None:
-    """The way of a GPU, on the CPU; also far beyond convergence."""
+    """The GPU's method on the CPU; also far beyond convergence."""
     systems = Systems(dim)
     assert_same(systems.quick(steps, row_systems._all_at_once), systems.quick(steps))
 
@@ -250,7 +250,7 @@ def test_an_event_that_is_there_twice_counts_twice() -> None:
 
 
 def test_a_row_with_very_many_events_is_like_any_other() -> None:
-    """Past the number that one thread takes alone."""
+    """More than a single thread takes."""
     many = row_systems.LONG_ROW + 5
     systems = Systems(4, [many, 3], items=many)
     exact = solve_exactly(systems.side, systems.shared, systems.x)
@@ -319,7 +319,7 @@ def realistic() -> sdx.Split:
 def test_four_steps_in_float32_are_close_to_exact_solutions_in_float64(
     realistic: sdx.Split,
 ) -> None:
-    """Scores within a percent of their size; the metric in its third digit."""
+    """Scores agree within a percent; the metric in its third digit."""
     matrix, by_item = realistic.train.confidences
     loss = rg(realistic.train.num_items, alpha=0.03, lam=0.1, nu=1.0)
     x = torch.from_numpy(by_item @ normal(by_item.shape[1], 32).numpy()) / 32
@@ -362,7 +362,7 @@ def test_the_number_of_threads_changes_no_bit(realistic: sdx.Split) -> None:
 
 
 def test_solving_leaves_the_threads_of_torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To ask numba for its number starts its pool, which resets that of torch."""
+    """Asking numba for its number of threads starts its pool, which resets that of torch."""
 
     def started() -> int:
         raise AssertionError("numba's pool was started")
@@ -372,7 +372,7 @@ def test_solving_leaves_the_threads_of_torch_alone(monkeypatch: pytest.MonkeyPat
 
 
 class Compiled:
-    """Stands for the compiled function: which versions it has, and where they are kept."""
+    """Stands for the compiled function: its compiled versions, and where they are cached."""
 
     def __init__(self, place: Path | None, signatures: list[Any]) -> None:
         self.py_func = row_systems._cg_rows.py_func

@@ -1,4 +1,4 @@
-"""Splits: each rule on logs small enough to check by eye, and the cards they carry."""
+"""Splits: each rule on logs small enough to check by eye, and the cards of the splits."""
 
 from __future__ import annotations
 

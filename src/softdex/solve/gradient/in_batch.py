@@ -57,8 +57,8 @@ class InBatch(nn.Module):
         draws: candidates resampled per row (`bir`; `xir`: half of them from the cache), or uniform
             items that join the batch (`mns`). None: the number of rows.
         correction: of resampled items, see `resampled_softmax`.
-        own, hits: see `exclusion_mask`; the `uniform` correction keeps both, else its gradient would
-            not be that of a softmax.
+        own, hits: see `exclusion_mask`; the `uniform` correction keeps both, else its gradient is
+            not that of a softmax.
         cache_share: weight of the loss on the cache.
         cache_weight: divisor of a cached item's resampling weight: its popularity (`pop`), or its
             `occurrence` in the cache.
