@@ -19,7 +19,13 @@ settings.register_profile("free", deadline=None, max_examples=300)
 settings.load_profile(os.environ.get("SOFTDEX_HYPOTHESIS", "fixed"))
 
 ROOT = Path(__file__).parents[1]
+LONG = ("test_tree_learn", "test_examples", "test_runs", "test_cli", "test_tree")
 torch.set_num_threads(1)  # workers share the cores
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the longest files first, so that workers that take whole files end together."""
+    items.sort(key=lambda item: item.path.stem not in LONG)
 
 
 @pytest.fixture(autouse=True)

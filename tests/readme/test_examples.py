@@ -28,7 +28,7 @@ README, RESULTS = (ROOT / "README.md").read_text(), (ROOT / "docs" / "results.md
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files that `softdex demo` writes, of a world a tenth of the size."""
+    """A folder with the files that `softdex demo` writes, of a world with a tenth of the events."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "demo").mkdir()
     world = sdx.synthetic.world(users=400, items=400, seed=0, events=15)

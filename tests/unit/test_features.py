@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import softdex as sdx
+from marks import slow
 from softdex.encode.features.columns import learn_columns
 from softdex.encode.features.tower import Tower, tower
 from softdex.encode.table import Table
@@ -173,7 +174,7 @@ RECIPES: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(
     ("name", "options"), RECIPES, ids=lambda o: o if isinstance(o, str) else ""
 )
-@pytest.mark.parametrize("ids", ["add", "drop"])
+@pytest.mark.parametrize("ids", ["add", *slow("drop")])
 def test_items_nobody_has_had_come_to_those_who_like_their_kind(
     log: sdx.Interactions, catalogue: pa.Table, name: str, options: dict[str, Any], ids: str,
     tmp_path: Path,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import softdex as sdx
+from marks import slow
 from softdex.data.keys import Keys
 from softdex.encode.table import Table
 from softdex.solve.closed.als import Sweeps
@@ -478,12 +479,14 @@ def test_models_without_item_vectors_take_in_no_items(
 
 
 NEWCOMERS = [
-    ("softmax", {"score": "dot"}),
     ("softmax", {"score": "dot_bias"}),
     ("ssm", {"score": "cosine", "encoder": "history"}),
-    ("ssm", {"score": "cosine", "prior": 0.0, "encoder": "mix"}),
-    ("mult_vae", {"hidden": 16, "latent": 8}),
     ("fastvae", {"hidden": 16, "latent": 8, "codewords": 4}),
+    *slow(
+        ("softmax", {"score": "dot"}),
+        ("ssm", {"score": "cosine", "prior": 0.0, "encoder": "mix"}),
+        ("mult_vae", {"hidden": 16, "latent": 8}),
+    ),
 ]
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import softdex as sdx
+from marks import slow
 from softdex.data.ragged import Ragged
 from softdex.encode.sequence import Dnn, Sequence
 from softdex.encode.table import Table
@@ -261,14 +262,16 @@ def right(model: sdx.Retriever) -> float:
     [
         {"objective": "softmax"},
         DRAWN | {"index": "uniform"},
-        DRAWN | {"index": "popularity"},
-        DRAWN | {"index": "imi_uniform", "codewords": 4},
         DRAWN | {"index": "imi_popularity", "codewords": 4},
-        DRAWN | {"index": "auto"},
-        {"objective": "ssl_pop", "positions": 64},
-        {"objective": "bir", "positions": 64},
         {"objective": "xir", "positions": 64},
-        {"objective": "softmax", "precision": "bf16"},
+        *slow(
+            DRAWN | {"index": "popularity"},
+            DRAWN | {"index": "imi_uniform", "codewords": 4},
+            DRAWN | {"index": "auto"},
+            {"objective": "ssl_pop", "positions": 64},
+            {"objective": "bir", "positions": 64},
+            {"objective": "softmax", "precision": "bf16"},
+        ),
     ],
     ids=lambda o: "-".join(map(str, o.values())),
 )

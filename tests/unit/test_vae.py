@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import softdex as sdx
+from marks import slow
 from softdex import recipes
 from softdex.data.ragged import Ragged
 from softdex.encode.history import Vae
@@ -152,7 +153,9 @@ def test_of_a_long_history_every_item_is_taken_equally_often_and_counts_for_the_
 # recipes
 
 
-@pytest.mark.parametrize("index", [*PROPOSALS, "full"])
+@pytest.mark.parametrize(
+    "index", ["full", "imi_popularity", *slow(*sorted({*PROPOSALS} - {"imi_popularity"}))]
+)
 def test_every_index_learns_the_groups(log: sdx.Interactions, index: str) -> None:
     model = sdx.fit("vae", log, **read("vae", index=index, epochs=40, **SMALL))
     found = model.recommend(history=[[0, 1, 2], [31, 32, 33]], k=7).to_pydict()
