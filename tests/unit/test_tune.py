@@ -45,7 +45,7 @@ def test_a_bad_default_is_left_behind(split: sdx.Split) -> None:
     space, fixed = {"lam": (0.003, 0.3), "alpha": (0.03, 1.0)}, FIXED | {"epochs": 3}
     better = search("ials", split, settings=9, space=space, **fixed)
     default = sdx.fit("ials", split.train, valid=split.valid, **fixed)
-    assert better.metric > 1.2 * default.info["metrics"]["valid"][METRIC]
+    assert better.metric > 1.2 * default.card.metrics["valid"][METRIC]
     here, there = (m.evaluate(split.test, 20)[METRIC] for m in (better.model, default))
     assert here > 1.2 * there  # seen: .251 and .188
 
@@ -71,8 +71,8 @@ def test_the_options_that_were_found_give_the_same_model(split: sdx.Split, found
     again = sdx.fit("rg2", split.train, valid=split.valid, **found.options)
     assert split.valid is not None
     assert found.metric == again.evaluate(split.valid, 20)[METRIC]
-    assert again.info["metrics"] == found.model.info["metrics"]
-    assert again.info["training"] == found.model.info["training"]
+    assert again.card.metrics == found.model.card.metrics
+    assert again.card.training == found.model.card.training
     mine, theirs = (m.recommend(["u000"], k=5).table for m in (again, found.model))
     assert mine == theirs
 
@@ -80,7 +80,7 @@ def test_the_options_that_were_found_give_the_same_model(split: sdx.Split, found
 def test_it_is_the_best_epoch_of_the_best_setting_that_is_returned(
     split: sdx.Split, found: Tuned
 ) -> None:
-    training = found.model.info["training"]
+    training = found.model.card.training
     marks = [record["metric"] for record in training["history"]]
     assert training["best_epoch"] == int(np.argmax(marks)) + 1
     assert found.metric == pytest.approx(max(marks), abs=1e-6)
@@ -181,7 +181,7 @@ def test_each_setting_gets_the_epochs_that_it_asks_for(split: sdx.Split) -> None
     fixed = {n: v for n, v in FIXED.items() if n != "epochs"}
     result = search("rg2", split, settings=4, space={"epochs": [12]}, **fixed)
     assert [row["epochs"] for row in result.settings] == [12]
-    assert result.options["epochs"] == 12 == len(result.model.info["training"]["history"])
+    assert result.options["epochs"] == 12 == len(result.model.card.training["history"])
 
 
 def test_what_all_settings_hold_together_must_fit_into_memory(split: sdx.Split) -> None:
@@ -233,7 +233,7 @@ def test_ctrl_c_keeps_the_best_so_far(
     assert result.metric == max(row[METRIC] for row in result.settings)
     assert split.valid is not None
     assert result.metric == result.model.evaluate(split.valid, 20)[METRIC]
-    assert result.model.info["metrics"]["valid"][METRIC] == result.metric
+    assert result.model.card.metrics["valid"][METRIC] == result.metric
 
 
 def test_ctrl_c_before_anything_is_measured_ends_the_search(
@@ -314,7 +314,7 @@ def test_a_search_needs_a_log_and_targets_to_measure_on(split: sdx.Split) -> Non
 def test_a_tree_is_tuned_without_naming_its_epochs(split: sdx.Split) -> None:
     fixed = {"leaves": "random", "beam": 10, "dim": 4, "max_instances": 200, "device": "cpu"}
     result = search("dtr", split, settings=2, space={"lr": [0.01, 0.02]}, **fixed)
-    assert result.model.info["training"]["best_epoch"] <= 2
+    assert result.model.card.training["best_epoch"] <= 2
 
 
 def test_what_only_some_settings_read_is_varied_there_and_nowhere_else(split: sdx.Split) -> None:
