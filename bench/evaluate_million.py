@@ -11,7 +11,7 @@ import softdex as sdx
 from _harness import alternating, peak_of, report
 from softdex.data.keys import range_keys
 from softdex.data.ragged import Ragged, empty
-from softdex.encode.counting import Anyone
+from softdex.encode.counting import Unpersonalised
 from softdex.model.retriever import Retriever
 from softdex.score.product import Dot
 
@@ -31,7 +31,7 @@ class Given(torch.nn.Module):
     def forward(self, users: np.ndarray, history: Ragged) -> torch.Tensor:
         return self.vectors[torch.from_numpy(users)]
 
-    similar = Anyone.similar
+    similar = Unpersonalised.similar
 
 
 def main() -> None:

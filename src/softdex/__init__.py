@@ -11,6 +11,7 @@ from softdex.errors import ArtifactError, DataError, ShapeError, SoftdexError
 from softdex.evaluate.evaluate import Result
 from softdex.fit import fit
 from softdex.machine import set_threads
+from softdex.model.kinds import register
 from softdex.model.recommendations import Recommendations
 from softdex.model.retriever import Retriever, load
 from softdex.tune import Tuned, tune
@@ -32,6 +33,7 @@ __all__ = [
     "load",
     "read",
     "recipes",
+    "register",
     "set_threads",
     "split",
     "synthetic",

@@ -21,10 +21,11 @@ from softdex.index.tree.tree import Tree
 from softdex.machine import parse_bytes, pick_device
 from softdex.messages import say
 from softdex.model.artifact import plain
-from softdex.model.kinds import letters_of, not_finite, saved_tensors
+from softdex.model.kinds import letters_of, saved_tensors
 from softdex.model.retriever import Retriever, from_training
 from softdex.recipes.catalogue import checked, make, options
 from softdex.score.din import Din
+from softdex.shapes import not_finite
 from softdex.solve.checkpoint import Keeper
 from softdex.solve.closed.fold_in import FoldIn
 from softdex.solve.loop import Job, Outcome, Run

@@ -14,7 +14,7 @@ import torch
 import softdex as sdx
 from softdex import recipes
 from softdex.data.ragged import Ragged
-from softdex.encode.history import Vae
+from softdex.encode.vae import Vae
 from softdex.index.imi.index import Imi
 from softdex.recipes.compose import PROPOSALS, automatic
 from softdex.solve.gradient.feed import Histories

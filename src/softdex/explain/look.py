@@ -21,7 +21,8 @@ from softdex.data.ragged import Ragged, offsets
 from softdex.encode.history import Recent
 from softdex.errors import SoftdexError, nearest
 from softdex.index.contract import Filter
-from softdex.index.tree.tree import Allowed, Tree
+from softdex.index.tree.beam import Allowed
+from softdex.index.tree.tree import Tree
 from softdex.model.retriever import Retriever
 from softdex.options import check, within
 

@@ -24,7 +24,8 @@ from softdex.errors import DataError, SoftdexError
 from softdex.model.export import with_vectors
 from softdex.model.kinds import TEMPERATURES
 from softdex.objective.softmax import log_mass
-from softdex.score.product import Dot, Product
+from softdex.score.contract import Product
+from softdex.score.product import Dot
 
 SAMPLE = 2000  # users that a temperature is fitted on
 ROWS = 64  # users whose masked items are scored at a time

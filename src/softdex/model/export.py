@@ -16,7 +16,8 @@ from torch import Tensor
 from softdex.data.keys import Keys
 from softdex.errors import SoftdexError
 from softdex.files import write_atomically
-from softdex.score.product import Cosine, Dot, Product
+from softdex.score.contract import Product
+from softdex.score.product import Cosine, Dot
 
 CARD = "softdex"  # the entry of the key file's metadata that says what the index holds
 TOO_SMALL = re.compile(r"(?<!\d)0+(?!\d)|(HNSW|NSG)0*1(?!\d)")  # faiss dies of these, or hangs

@@ -21,12 +21,13 @@ from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.data.keys import Keys, as_list, find, restore
 from softdex.data.ragged import Ragged, empty, offsets
-from softdex.encode.counting import Anyone, Neighbours
+from softdex.encode.counting import Neighbours, Unpersonalised
 from softdex.encode.features.tower import Tower
-from softdex.encode.history import Mixed, Recent, Vae
+from softdex.encode.history import Mixed, Recent
 from softdex.encode.sequence import Dnn
 from softdex.encode.sequence import Sequence as HistorySequence
 from softdex.encode.table import Users
+from softdex.encode.vae import Vae
 from softdex.errors import DataError, SoftdexError, choose, some
 from softdex.evaluate.evaluate import Result, evaluate
 from softdex.files import write_atomically
@@ -41,7 +42,6 @@ from softdex.model.filter import allowed, check_columns
 from softdex.model.kinds import (
     NOT_INFO,
     kind_of,
-    not_finite,
     rebuild,
     rebuilt_tower,
     saved_index,
@@ -49,11 +49,15 @@ from softdex.model.kinds import (
     saved_tower,
 )
 from softdex.model.recommendations import Recommendations
+from softdex.score.counting import Constant, Sparse
 from softdex.score.din import Din
-from softdex.score.product import Constant, Cosine, Dot, Sparse
+from softdex.score.product import Cosine, Dot
+from softdex.shapes import not_finite
 from softdex.solve.closed.fold_in import FoldIn
 
-Encoder = Anyone | Neighbours | Users | Mixed | Vae | Recent | HistorySequence | Dnn | FoldIn
+Encoder = (
+    Unpersonalised | Neighbours | Users | Mixed | Vae | Recent | HistorySequence | Dnn | FoldIn
+)
 AnyScorer = Constant | Dot | Cosine | Sparse | Din
 BATCH = 1024
 MODEL_FILE = "model.sdx"
@@ -448,7 +452,7 @@ class Retriever:
             likeness = Cosine(vectors, torch.ones((), device=vectors.device))
             index = Flat(likeness, self.index.alive)
             return index.search(vectors[torch.from_numpy(items)], k, filter=filter)
-        if not isinstance(self.encoder, (Anyone, Neighbours)):
+        if not isinstance(self.encoder, (Unpersonalised, Neighbours)):
             raise SoftdexError(f"similar: {self.recipe} has no vectors of items to compare.")
         hits = self.index.search(self.encoder.similar(items), k, filter=filter)
         return Hits(torch.where(hits.scores > 0, hits.ids, -1), hits.scores)
@@ -472,7 +476,7 @@ class Retriever:
     @property
     def _counts(self) -> bool:
         """Whether the encoder only counts, and knows what to say of a user without events."""
-        return isinstance(self.encoder, (Anyone, Neighbours))
+        return isinstance(self.encoder, (Unpersonalised, Neighbours))
 
     def _answer(
         self,

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softdex.encode.table import fused_for
+from softdex.kernels.dispatch import fused_for
 from softdex.messages import say_if_compiling
 
 BLOCK_CELLS = 2**24  # (row, candidate) pairs whose draws are counted at a time on a GPU

@@ -15,7 +15,8 @@ from softdex.encode.history import Mixed, latest
 from softdex.encode.table import Users
 from softdex.errors import SoftdexError
 from softdex.index.contract import Index
-from softdex.index.imi.index import build, popularity_weight
+from softdex.index.imi.books import popularity_weight
+from softdex.index.imi.index import build
 from softdex.index.kernel import Kernel
 from softdex.index.popularity import Popularity
 from softdex.index.uniform import Uniform
@@ -25,7 +26,8 @@ from softdex.objective.contract import Loss
 from softdex.objective.pairwise import bpr, dns, self_adversarial
 from softdex.objective.sampled import sampled_softmax
 from softdex.objective.softmax import log_mass
-from softdex.score.product import Cosine, Dot, Product
+from softdex.score.contract import Product
+from softdex.score.product import Cosine, Dot
 
 CPU_WORK, GPU_WORK = 1e9, 1e11  # multiplications of a full softmax that a sampled step costs
 MANY = 1_000_000

@@ -7,7 +7,7 @@ import torch
 
 from softdex.data.interactions import Interactions
 from softdex.encode.counting import Neighbours
-from softdex.score.product import Sparse
+from softdex.score.counting import Sparse
 from softdex.solve.closed.neighbours import cosine_neighbours
 
 SPACE = {

@@ -6,14 +6,16 @@ import numpy as np
 import torch
 
 from softdex.data.interactions import Interactions
-from softdex.encode.counting import Anyone
+from softdex.encode.counting import Unpersonalised
 from softdex.errors import SoftdexError
-from softdex.score.product import Constant
+from softdex.score.counting import Constant
 
 POSITIVE = ("half_life",)
 
 
-def popular(train: Interactions, *, half_life: float | None = None) -> tuple[Anyone, Constant]:
+def popular(
+    train: Interactions, *, half_life: float | None = None
+) -> tuple[Unpersonalised, Constant]:
     """Rank items by how many events they have, the same for everybody.
 
     Args:
@@ -26,4 +28,4 @@ def popular(train: Interactions, *, half_life: float | None = None) -> tuple[Any
             raise SoftdexError("popular: half_life needs a time column. Name it: read(time=...).")
         weight = weight * np.exp2((train.time - train.time.max()) / half_life)
     counts = np.bincount(train.item, weights=weight, minlength=train.num_items)
-    return Anyone(), Constant(torch.from_numpy(counts.astype(np.float32)))
+    return Unpersonalised(), Constant(torch.from_numpy(counts.astype(np.float32)))

@@ -13,7 +13,7 @@ from softdex.encode.sequence import Dnn, Sequence
 from softdex.errors import SoftdexError
 from softdex.index.contract import Index
 from softdex.index.flat import Flat
-from softdex.index.imi.index import log_popularity
+from softdex.index.imi.books import log_popularity
 from softdex.machine import pick_device
 from softdex.recipes.compose import (
     IDS,

@@ -14,7 +14,7 @@ from softdex.encode.history import Recent
 from softdex.encode.sequence import Sequence
 from softdex.errors import SoftdexError, nearest
 from softdex.index.tree import build as tree_build
-from softdex.index.tree import learn as tree_learn
+from softdex.index.tree.deal import RULES
 from softdex.index.tree.tree import Tree
 from softdex.machine import pick_device
 from softdex.messages import say
@@ -93,7 +93,7 @@ WORDS = {
     "norm": NORMS,
     "precision": ("float32", "bf16"),
     "relearn": BY,
-    "deal": tree_learn.RULES,
+    "deal": RULES,
     "rectify": KINDS,
 }
 POSITIVE = (

@@ -9,7 +9,8 @@ import torch
 from softdex.data.interactions import Interactions
 from softdex.index.contract import Index
 from softdex.index.flat import Flat
-from softdex.index.imi.index import build, codewords_for, log_popularity
+from softdex.index.imi.books import codewords_for, log_popularity
+from softdex.index.imi.index import build
 from softdex.objective.in_batch import CORRECTIONS
 from softdex.recipes.compose import ENCODERS, IDS, READ_BY_TOWERS, SCORES, Features, towers
 from softdex.solve.gradient.in_batch import OBJECTIVES, InBatch

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from softdex.data.interactions import Interactions
-from softdex.encode.history import Vae
+from softdex.encode.vae import Vae
 from softdex.machine import pick_device
 from softdex.recipes.compose import PROPOSALS, READ_BY_INDEX, against, automatic
 from softdex.score.product import Dot

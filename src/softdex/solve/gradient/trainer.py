@@ -19,7 +19,7 @@ from softdex.data.interactions import Interactions
 from softdex.encode.features.tower import Tower
 from softdex.encode.table import Table
 from softdex.errors import DataError
-from softdex.index.contract import Index, overwrite
+from softdex.index.contract import Index, copy_into
 from softdex.index.imi.index import Imi
 from softdex.index.tree.tree import Tree
 from softdex.machine import pick_device
@@ -238,7 +238,7 @@ class Trainer:
             tensor.copy_(state[f"dense.{name}"])
         kept = {n: t.to(self.device) for n, t in _under("index.", state).items()}
         made: Any = type(self.index)
-        overwrite(self.index, made(self.index.scorer, **kept))
+        copy_into(self.index, made(self.index.scorer, **kept))
         self.generator.set_state(state["generator"].cpu())
         self.total.copy_(state["total"])
 
@@ -334,7 +334,7 @@ class Trainer:
 
     def refit(self) -> None:
         """Let the index follow the scorer."""
-        overwrite(self.index, self.index.refit(generator=self.generator))
+        copy_into(self.index, self.index.refit(generator=self.generator))
 
     def step(self, at: Tensor) -> None:
         """One batch: the events or users of these numbers."""

@@ -13,7 +13,8 @@ from torch import Tensor
 from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError, choose
 from softdex.index.contract import Index
-from softdex.index.tree.tree import Level, Path, Tree
+from softdex.index.tree.beam import Level
+from softdex.index.tree.tree import Path, Tree
 from softdex.objective.layerwise import level_binary, level_softmax
 from softdex.objective.sampled import sampled_softmax
 

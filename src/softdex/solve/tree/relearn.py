@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softdex.index.contract import overwrite
+from softdex.index.contract import copy_into
 from softdex.index.tree import build as tree_build
 from softdex.index.tree import learn as tree_learn
 from softdex.index.tree.tree import Tree
@@ -33,7 +33,7 @@ class Rounds(NamedTuple):
             scores of a path (JTM), or a `cluster` of vectors of leaves (TDM).
         per_item: instances of an item that are asked, at most.
         gap: levels of a stage.
-        rule: of the deal, see `tree_learn.deal`.
+        rule: of the deal, see `index.tree.deal`.
         move: whether the vectors of leaves, and what the optimiser knows of them, move with the
             items.
     """
@@ -135,7 +135,7 @@ def place(tree: Tree, slot_of: Tensor) -> None:
     placed = (slot_of >= 0).nonzero()[:, 0]
     item_of[slot_of[placed]] = placed.to(item_of)
     made: Any = type(tree)
-    overwrite(tree, made(tree.scorer, **(tree.state() | {"item_of": item_of})))
+    copy_into(tree, made(tree.scorer, **(tree.state() | {"item_of": item_of})))
 
 
 def _clustered(tree: Tree, table: Tensor) -> Tensor:
