@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from _harness import milliseconds, peak, report, reset_peak
-from softdex.encode.history import Vae
-from softdex.index.imi.index import build, popularity_weight
+from softdex.encode.vae import Vae
+from softdex.index.imi.books import popularity_weight
+from softdex.index.imi.index import build
 from softdex.recipes.compose import drawn_loss
 from softdex.score.product import Dot
 from softdex.solve.gradient.trainer import Batch, Composition, Settings, Trainer

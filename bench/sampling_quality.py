@@ -27,7 +27,8 @@ from _harness import need, report
 from softdex import recipes
 from softdex.data.interactions import Interactions
 from softdex.index.flat import Flat
-from softdex.index.imi.index import Imi, build, popularity_weight
+from softdex.index.imi.books import popularity_weight
+from softdex.index.imi.index import Imi, build
 from softdex.model.retriever import Retriever
 from softdex.recipes.compose import proposal
 

@@ -15,7 +15,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from _harness import report, seconds
-from softdex.index.tree.learn import RULES, deal
+from softdex.index.tree.deal import RULES, deal
 
 PROBLEMS = {  # groups, columns of each, room of a column, whether items agree
     "16 leaves a node": (20, 16, 1, False),

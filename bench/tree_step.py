@@ -15,7 +15,7 @@ import torch
 from _harness import milliseconds, peak, report, reset_peak
 from softdex.data.interactions import Interactions
 from softdex.data.keys import range_keys
-from softdex.kernels.attend_cpu import attend, attend_plain
+from softdex.kernels.dispatch import attend, attend_plain
 from softdex.recipes.tree import tree
 
 USERS, EVENTS = 2000, 100

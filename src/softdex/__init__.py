@@ -12,6 +12,7 @@ from softdex.errors import ArtifactError, DataError, ShapeError, SoftdexError
 from softdex.evaluate.result import Result
 from softdex.fit import fit
 from softdex.machine import set_threads
+from softdex.model.kinds import register
 from softdex.model.recommendations import Recommendations
 from softdex.model.retriever import Retriever
 from softdex.model.saving import load
@@ -36,6 +37,7 @@ __all__ = [
     "load",
     "read",
     "recipes",
+    "register",
     "set_threads",
     "split",
     "synthetic",

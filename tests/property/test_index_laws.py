@@ -12,7 +12,8 @@ from laws import BATCH, EVERYTHING, ITEMS, LAWS, Case, check
 from marks import slow
 from softdex.index.contract import Draws, Hits
 from softdex.index.flat import Flat
-from softdex.index.imi.index import Imi, build, popularity_weight
+from softdex.index.imi.books import popularity_weight
+from softdex.index.imi.index import Imi, build
 from softdex.index.kernel import Kernel
 from softdex.index.popularity import Popularity
 from softdex.index.tree.tree import Tree

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from softdex.index.imi import index as imi
-from softdex.index.imi.index import FLOOR, Imi, popularity_weight
+from softdex.index.imi.books import popularity_weight
+from softdex.index.imi.index import FLOOR, Imi
 from softdex.score.product import Cosine, Dot
 
 ITEMS, DIM, QUERIES = 30, 6, 3

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cut_tree import cut
 from softdex import synthetic
 from softdex.data.ragged import Ragged
 from softdex.index.contract import Filter
@@ -161,10 +162,10 @@ def walked(g: Grown, user: int) -> list[Law]:
 
 
 def asked(g: Grown, level: int) -> list[Law]:
-    """Return q by the tree; other nodes must have no probability."""
-    cut = g.tree.level(level + 1)
-    logq = cut.log_prob(g.query, torch.arange(cut.num_items)).double()
-    gone = [n for n in range(cut.num_items) if n not in g.nodes[level]]
+    """q as the tree says; nothing else may have a probability."""
+    above = cut(g.tree, level + 1)
+    logq = above.log_prob(g.query, torch.arange(above.num_items)).double()
+    gone = [n for n in range(above.num_items) if n not in g.nodes[level]]
     assert (logq[:, gone] == -math.inf).all()
     return [{n: math.exp(row[n]) for n in g.nodes[level]} for row in logq.tolist()]
 

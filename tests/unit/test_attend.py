@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from softdex.kernels import attend_cpu as module
-from softdex.kernels.attend_cpu import attend, attend_plain
+from softdex.kernels.dispatch import attend, attend_plain
 
 Kernels = Callable[..., list[Tensor]]
 NAMES = (

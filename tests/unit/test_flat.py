@@ -12,7 +12,8 @@ from softdex.data.ragged import Ragged
 from softdex.errors import ShapeError
 from softdex.index.contract import Filter
 from softdex.index.flat import Flat, top_k
-from softdex.score.product import Constant, Dot, Sparse
+from softdex.score.counting import Constant, Sparse
+from softdex.score.product import Dot
 
 TINY = 12 * 40  # bytes: forces blocks of a few items
 

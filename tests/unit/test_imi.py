@@ -13,10 +13,12 @@ from torch import Tensor
 import laws
 from softdex.data.ragged import Ragged
 from softdex.errors import DataError, SoftdexError
-from softdex.index.contract import Filter, overwrite
+from softdex.index.contract import Filter, copy_into
 from softdex.index.flat import Flat
 from softdex.index.imi import index as imi
-from softdex.index.imi.index import FLOOR, Imi, build, codewords_for, popularity_weight
+from softdex.index.imi.books import codewords_for, popularity_weight
+from softdex.index.imi.index import FLOOR, Imi, build
+from softdex.index.imi.search import opened
 from softdex.kernels.scan import REACH
 from softdex.score.product import Cosine, Dot
 from softdex.solve.gradient.rowwise import RowAdam
@@ -179,8 +181,8 @@ def test_a_gpu_opens_the_same_cells(seed: int, share: float | None, offsets: boo
         mine = (free[b] & index.alive).nonzero()[:, 0].tolist()
         cells = cells_by_loop(index, query[b])
         for enough in (1, 10, 25.5, 59):
-            opened = index._opened(query, enough, filter)[b]
-            seen = [i for i in mine if opened[index.cell[i].item()]]
+            cell_is_open = opened(index, query, enough, filter)[b]
+            seen = [i for i in mine if cell_is_open[index.cell[i].item()]]
             assert seen == sorted(opened_by_loop(index, cells, enough, mine))
 
 
@@ -346,14 +348,14 @@ def test_a_refit_follows_the_bias_in_a_uniform_last_stage_and_keeps_given_weight
 
 
 @STAGES
-def test_overwrite_makes_an_index_another_one_in_the_memory_that_it_has(last: str) -> None:
+def test_copy_into_copies_another_index_in_place(last: str) -> None:
     index, query = world(4, last=last)
     index.scorer.items.weight.mul_(-2)
     other = index.refit().delete(torch.tensor([1, 8]))
     tensors = {n: t for n, t in vars(index).items() if isinstance(t, Tensor)}
     places = {n: t.data_ptr() for n, t in tensors.items()}
     assert not torch.equal(law(index, query), law(other, query))
-    overwrite(index, other)
+    copy_into(index, other)
     assert {n: getattr(index, n).data_ptr() for n in places} == places
     for name, tensor in other.state().items():
         assert torch.equal(index.state()[name], tensor)
@@ -434,14 +436,14 @@ def test_blocks_of_queries_do_not_change_the_law_nor_what_is_drawn(
     index, query = world(5, last=last, residual=residual)
     whole, own = law(index, query), EVERYTHING.flip(0).repeat(BATCH, 1)
     held: list[int] = []
-    cells = Imi._cells
+    cells = Imi.cell_scores
 
     def spy(self: Imi, part: Tensor) -> Tensor:
         found = cells(self, part)
         held.append(found.numel())
         return found
 
-    monkeypatch.setattr(Imi, "_cells", spy)
+    monkeypatch.setattr(Imi, "cell_scores", spy)
     monkeypatch.setattr(imi, "BLOCK", 50)  # 16 cells, 24 items: at most three queries
     assert torch.allclose(law(index, query), whole, atol=1e-6)
     assert torch.allclose(index.log_prob(query, own).double(), whole.flip(1), atol=1e-6)
@@ -572,7 +574,7 @@ def lifted(index: Imi) -> None:
 
 
 def without_some(index: Imi) -> None:
-    overwrite(index, index.delete(torch.arange(0, 60, 2)))
+    copy_into(index, index.delete(torch.arange(0, 60, 2)))
 
 
 @pytest.mark.parametrize(
@@ -602,9 +604,9 @@ def test_a_query_of_half_precision_finds_what_its_numbers_find() -> None:
 def test_the_filter_of_some_queries_keeps_their_lists() -> None:
     lists = Ragged(np.array([0, 2, 2, 5]), np.array([4, 9, 1, 2, 3], np.int32))
     allow = torch.ones(10, dtype=torch.bool)
-    part = imi._of_rows(Filter(lists, allow), 2, 9)
-    assert part is not None
+    part = Filter(lists, allow).of(2, 9)
     assert part.exclude is not None
     assert part.exclude[0].tolist() == [1, 2, 3]
     assert part.allow is allow
-    assert imi._of_rows(None, 0, 2) is None
+    everyone = Filter(None, allow)
+    assert everyone.of(0, 2) is everyone

@@ -124,7 +124,7 @@ def test_neither_fetching_vectors_nor_small_tiles_change_an_answer(
 
     before = answers()
     monkeypatch.setattr(module, "GATHER", 0 if fetched else 10**6)
-    monkeypatch.setattr(module, "FLOATS", 8 * 5 * 7)  # seven draws of one query
+    monkeypatch.setattr(module, "CELLS", 8 * 5 * 7)  # seven draws of one query
     for ours, theirs in zip(answers(), before, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-5)
 

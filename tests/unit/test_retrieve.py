@@ -442,7 +442,7 @@ def test_similar_refuses_what_it_does_not_know(near: sdx.Retriever, counts: sdx.
         near.similar("teaa")
     with pytest.raises(DataError, match=r"similar: 1 unknown items .None"):
         near.similar(None)
-    with pytest.raises(SoftdexError, match=r"knows no likeness between items. Try item_cf"):
+    with pytest.raises(SoftdexError, match=r"knows no similarity of items. Try item_cf"):
         counts.similar("tea")
 
 

@@ -13,6 +13,7 @@ import safetensors.torch
 import torch
 
 import softdex as sdx
+from cut_tree import cut
 from hostile import members, with_tensors
 from marks import slow
 from softdex.errors import ArtifactError, DataError, SoftdexError
@@ -192,27 +193,13 @@ def test_a_tree_of_one_level_scores_everything(parts: sdx.Split) -> None:
     assert torch.equal(hits.ids, leaves(model).search(query, 10, effort=math.inf).ids)
 
 
-def test_a_level_is_an_index_over_its_nodes(fitted: sdx.Retriever) -> None:
-    index = leaves(fitted)
-    query = fitted.encoder(np.arange(6), fitted.seen.take(np.arange(6)))
-    for number in range(1, index.depth + 1):
-        level = index.level(number)
-        every = torch.arange(level.num_items)
-        mass = level.log_prob(query, every).double().exp().sum(1)
-        assert torch.allclose(mass, torch.ones_like(mass), atol=1e-5)
-        draws = level.sample(query, 40, generator=torch.Generator().manual_seed(1))
-        assert torch.allclose(draws.logq, level.log_prob(query, draws.ids), atol=1e-5)
-    whole = level.log_prob(query, index.slot_of)
-    assert torch.allclose(whole, index.log_prob(query, torch.arange(index.num_items)), atol=1e-5)
-
-
 def test_a_walk_tells_the_probability_of_the_way_to_an_item(fitted: sdx.Retriever) -> None:
     index = leaves(fitted)
     query = fitted.encoder(np.arange(6), fitted.seen.take(np.arange(6)))
     to = torch.tensor([5, 9, 1, 0, 33, 70])
     paths = index.walk(query, 4, to=to, generator=torch.Generator().manual_seed(0))
     for number, path in enumerate(paths, 1):
-        hoped = index.level(number).log_prob(query, path.node.unsqueeze(1))[:, 0]
+        hoped = cut(index, number).log_prob(query, path.node.unsqueeze(1))[:, 0]
         assert torch.allclose(path.logq, hoped, atol=1e-5)
     assert torch.equal(index.item_of[paths[-1].node].long(), to)
 

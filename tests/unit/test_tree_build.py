@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softdex.errors import DataError, ShapeError
-from softdex.index.tree import build as tree_build
 from softdex.index.tree.build import Shape, by_category, by_vectors, item_of, random, shape_for
+from softdex.kernels import balance
 
 SHAPES = [
     (Shape(1, 2, 1), 1),
@@ -261,7 +261,7 @@ def test_the_order_does_not_depend_on_the_threads(monkeypatch: pytest.MonkeyPatc
     orders = []
     for threads, shares in [(1, 1), (1, 8), (2, 8), (3, 8)]:  # one range, 12 or more
         monkeypatch.setattr(torch, "get_num_threads", lambda n=threads: n)
-        monkeypatch.setattr(tree_build, "SHARES", shares)
+        monkeypatch.setattr(balance, "SHARES", shares)
         orders.append(by_vectors(vectors, shape))
     assert all(np.array_equal(orders[0], order) for order in orders[1:])
 

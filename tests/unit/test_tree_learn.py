@@ -16,10 +16,12 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 import softdex as sdx
+from cut_tree import cut
 from marks import slow
 from softdex.errors import SoftdexError
 from softdex.fit import refitted
-from softdex.index.tree.learn import RULES, deal, learn
+from softdex.index.tree.deal import RULES, deal
+from softdex.index.tree.learn import learn
 from softdex.index.tree.tree import Tree
 from softdex.solve import loop
 from softdex.solve.gradient import trainer as sgd
@@ -225,7 +227,7 @@ def test_how_likely_items_are_is_what_every_level_says(parts: sdx.Split) -> None
     tree, at = trainer.index, torch.arange(0, 500, 7)
     query, item = trainer.feed.instances(at)
     expected = [
-        float(tree.level(j).log_prob(query, tree.slot_of[item, None] // tree.width(j)).mean())
+        float(cut(tree, j).log_prob(query, tree.slot_of[item, None] // tree.width(j)).mean())
         for j in range(1, tree.depth + 1)
     ]
     found = rounds_of.mean_log_prob(tree, trainer.feed, at)

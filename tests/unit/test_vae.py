@@ -15,7 +15,7 @@ import softdex as sdx
 from marks import slow
 from softdex import recipes
 from softdex.data.ragged import Ragged
-from softdex.encode.history import Vae
+from softdex.encode.vae import Vae
 from softdex.index.imi.index import Imi
 from softdex.recipes.compose import PROPOSALS, automatic
 from softdex.solve.gradient.feed import Histories

@@ -1,29 +1,45 @@
-"""What every encoder promises. Shapes: B users, D numbers per vector, L items per history."""
+"""The contract of encoders. Shapes: B users, D dimension, L items per history, I items."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from torch import Tensor
 
 from softdex.data.ragged import Ragged
+from softdex.shapes import Layout, Sizes, Tensors
 
 
 class Encoder(Protocol):
-    """Makes queries of users and their histories.
+    """Makes queries of users and their histories: an `nn.Module` whose class describes itself.
+
+    The constructor takes the tensors of the layout by name, and `items`, the scorer's item table,
+    if the class `reads_items`. The laws of an encoder are tests: tests/encoders.py.
 
     Attributes:
-        reads_history: whether users without a row are served by their history.
-        answers_strangers: whether there is a query for a user without any event.
-        history_first: whether a given history replaces what is stored of a known user.
-        query_bytes: memory per query while it is made.
+        tensors: the tensors a file keeps, entries of the state dict.
+        reads_items: whether histories are read with the scorer's item vectors.
+        reads_history: whether a user without a row (-1) is served by their history.
+        answers_strangers: whether a user without any event gets a query. Such an encoder only
+            counts, and has `similar(items)`: queries whose best items are like these.
+        history_first: whether a given history replaces what is stored of a known user. Such an
+            encoder solves for vectors: it has `with_users(matrix, order)` and `new_items(matrix)`.
+        query_bytes: memory per query while it is made, an upper bound of the query's size.
     """
 
+    tensors: ClassVar[Layout]
+    reads_items: bool
     reads_history: bool
     answers_strangers: bool
     history_first: bool
     query_bytes: int
+
+    @property
+    def check(self) -> Callable[[Tensors, Sizes], None]:
+        """Static: raise ValueError for tensors of the right shapes that no such encoder has."""
+        ...
 
     def __call__(
         self,
@@ -31,9 +47,21 @@ class Encoder(Protocol):
         history: Ragged | None = None,
         leave_out: Tensor | None = None,
     ) -> Any:
-        """Queries of B users: rows of the training log, -1 for others.
+        """Return the queries of B users; only the scorer looks inside them.
 
-        In training `history` is None, the encoder knows it, and `leave_out` (B,) are the targets,
-        which must not be read.
+        Args:
+            users: rows of the training log, -1 for users that are not in it.
+            history: items of each user, oldest first. None in training, where the encoder knows
+                the histories.
+            leave_out: the targets (B,), which must not be read in training.
+        """
+        ...
+
+    def over(self, items: Any, order: np.ndarray) -> Self:
+        """Return the encoder over other items.
+
+        Args:
+            items: their table in the scorer, None where the scorer has none.
+            order: the former id of each item; those from the former number of items on are new.
         """
         ...

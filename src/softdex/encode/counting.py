@@ -1,8 +1,8 @@
-"""Encoders that only count: nothing is known of the user, or the items seen with theirs."""
+"""Encoders that count: the same query for all users, or items that occur with the history's."""
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 import scipy.sparse as sp
@@ -11,33 +11,52 @@ from torch import Tensor, nn
 
 from softdex.data.ragged import Ragged
 from softdex.errors import SoftdexError
+from softdex.shapes import FLOATS, INTS, LONGS, Layout, Sizes, Tensors, check_lists, shapes_suffice
 
 
 @final
-class Anyone(nn.Module):
-    """Every user is the same: the query is (B, 0)."""
+class Unpersonalised(nn.Module):
+    """Every user gets the same scores: the query is (B, 0)."""
 
-    query_bytes = 1
+    tensors: ClassVar[Layout] = {}
+    reads_items = False
     reads_history = True
     answers_strangers = True
     history_first = False
+    query_bytes = 1
+    check = staticmethod(shapes_suffice)
 
-    def forward(self, users: np.ndarray, history: Ragged) -> Tensor:
-        """Queries (B, 0)."""
-        return torch.empty(len(history), 0)
+    def forward(
+        self,
+        users: np.ndarray | Tensor,
+        history: Ragged | None = None,
+        leave_out: Tensor | None = None,
+    ) -> Tensor:
+        """Return queries (B, 0)."""
+        return torch.empty(len(users), 0)
 
     def similar(self, items: np.ndarray) -> Tensor:
-        """There is no likeness between items here."""
-        raise SoftdexError("similar: this recipe knows no likeness between items. Try item_cf.")
+        """Raise: these encoders know no similarity of items."""
+        raise SoftdexError("similar: this recipe knows no similarity of items. Try item_cf.")
+
+    def over(self, items: Any, order: np.ndarray) -> Self:
+        """Return the encoder itself: it knows no items."""
+        return self
 
 
 @final
 class Neighbours(nn.Module):
-    """A history becomes the sum of its items' neighbour lists: a sparse row of item scores.
+    """Sum the neighbour lists of a history's items: the query is a sparse row of item scores.
 
     The lists are the rows of an items x items matrix, given as CSR buffers.
     """
 
+    tensors: ClassVar[Layout] = {
+        "indptr": (LONGS, "P"),
+        "indices": (INTS, "N"),
+        "values": (FLOATS, "N"),
+    }
+    reads_items = False
     reads_history = True
     answers_strangers = True
     history_first = False
@@ -55,12 +74,31 @@ class Neighbours(nn.Module):
         arrays = (values.numpy(), indices.numpy(), indptr.numpy())
         self.matrix = sp.csr_matrix(arrays, shape=(size, size), copy=False)
 
-    def forward(self, users: np.ndarray, history: Ragged) -> sp.csr_matrix:
-        """Queries: a sparse matrix (B, I)."""
+    @staticmethod
+    def check(tensors: Tensors, sizes: Sizes) -> None:
+        """Refuse lists that point outside."""
+        check_lists("encoder", tensors["indptr"], tensors["indices"], sizes["I"], sizes["I"])
+
+    def forward(
+        self,
+        users: np.ndarray | Tensor,
+        history: Ragged | None = None,
+        leave_out: Tensor | None = None,
+    ) -> sp.csr_matrix:
+        """Return queries: a sparse matrix (B, I)."""
+        assert history is not None
         seen = history.csr(self.matrix.shape[0])
         seen.data[:] = 1.0
         return seen @ self.matrix
 
     def similar(self, items: np.ndarray) -> sp.csr_matrix:
-        """The neighbour lists of these items."""
+        """Return the neighbour lists of these items, (B, I)."""
         return self.matrix[items]
+
+    def over(self, items: Any, order: np.ndarray) -> Self:
+        """Return the lists over other items; new items have no neighbours."""
+        matrix = self.matrix.copy()
+        matrix.resize(len(order), len(order))
+        matrix = matrix[order][:, order].sorted_indices()
+        parts = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data
+        return type(self)(*map(torch.from_numpy, parts)).eval()

@@ -1,12 +1,12 @@
-"""Sequences: a user is what they had, in its order.
+"""Encoders of ordered histories.
 
-Histories stand at the left, -1 behind their end. Nothing looks ahead, so what stands behind a
-position cannot change it: neither later items nor padding. Positions are counted from the end.
+Histories are padded with -1 at the end. Nothing attends to later positions, so neither later items
+nor padding change the state of a position. Positions are counted from the end.
 """
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 import torch
@@ -14,12 +14,18 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, relu, scaled_dot_product_attention
 
 from softdex.data.ragged import Ragged
-from softdex.encode.history import latest
+from softdex.encode.history import latest, reads_something
 from softdex.encode.table import Table
+from softdex.shapes import FLOATS, LONGS, Layout, Sizes, Tensors, arguments, kept
 
 
 def at_the_end(states: Tensor, ids: Tensor) -> Tensor:
-    """The state (B, D) of the last item of each history, of states (B, L, D); 0 of an empty one."""
+    """Return the state of each history's last item (B, D), 0 where it is empty.
+
+    Args:
+        states: (B, L, D).
+        ids: padded histories (B, L).
+    """
     length = (ids >= 0).sum(1)
     last = states[torch.arange(len(ids), device=ids.device), (length - 1).clamp(min=0)]
     return last * (length > 0).unsqueeze(1)
@@ -27,22 +33,36 @@ def at_the_end(states: Tensor, ids: Tensor) -> Tensor:
 
 @final
 class Sequence(nn.Module):
-    """Causal self-attention over the history (SASRec): the query is the last item's state.
+    """Encode a history by causal self-attention (SASRec); the query is the state of its last item.
 
         x_j = item_j + position;   x += attention(norm x);   x += narrow gelu(widen norm x);
         query = norm x_last
 
     Args:
-        positions: (M, D), the last row is that of the last item; longer histories are cut.
-        attend, attend_bias: to queries, keys and values, (N, D, 3 D) and (N, 3 D), N layers.
-        mix, mix_bias: of what was attended to, (N, D, D) and (N, D).
+        positions: vectors (M, D), the last row for the last item; longer histories are cut to M.
+        attend, attend_bias: to queries, keys and values, (N, D, 3 D) and (N, 3 D), for N layers.
+        mix, mix_bias: output of the attention, (N, D, D) and (N, D).
         widen, widen_bias, narrow, narrow_bias: (N, D, F), (N, F), (N, F, D), (N, D).
-        norm: scale and shift of two norms a layer and of the last one, (2 N + 1, 2, D).
-        heads: a divisor of D.
+        norm: scale and shift of two norms per layer and a final one, (2 N + 1, 2, D).
+        heads: number of attention heads, a divisor of D.
         items: the scorer's item table.
-        dropout: of embeddings and of what a layer adds, in training.
+        dropout: probability, in training, for embeddings and for the output of each layer.
     """
 
+    tensors: ClassVar[Layout] = {
+        "positions": (FLOATS, "WD"),
+        "attend": (FLOATS, "RDA"),
+        "attend_bias": (FLOATS, "RA"),
+        "mix": (FLOATS, "RDD"),
+        "mix_bias": (FLOATS, "RD"),
+        "widen": (FLOATS, "RDF"),
+        "widen_bias": (FLOATS, "RF"),
+        "narrow": (FLOATS, "RFD"),
+        "narrow_bias": (FLOATS, "RD"),
+        "norm": (FLOATS, "K2D"),
+        "heads": (LONGS, ""),
+    }
+    reads_items = True
     reads_history = True
     answers_strangers = False
     history_first = False
@@ -77,23 +97,31 @@ class Sequence(nn.Module):
         self.layers, self.most, self.split = len(attend), len(positions), int(heads)
         self.query_bytes = 4 * self.most * (attend.shape[2] + widen.shape[2])
 
+    @staticmethod
+    def check(tensors: Tensors, sizes: Sizes) -> None:
+        """Refuse heads, positions, widths and norms that do not fit together."""
+        heads, (layers, dim, three) = int(tensors["heads"]), tensors["attend"].shape
+        good = heads > 0 and dim % heads == 0 and three == 3 * dim and len(tensors["positions"]) > 0
+        if not good or len(tensors["norm"]) != 2 * layers + 1:
+            raise ValueError("the encoder's heads, positions, widths or norms do not fit together")
+
     def forward(
         self,
         users: np.ndarray | Tensor,
         history: Ragged | None = None,
         leave_out: Tensor | None = None,
     ) -> Tensor:
-        """Queries (B, D) of histories."""
+        """Return queries (B, D)."""
         assert history is not None
         ids = latest(history, self.most).to(self.positions.device)
         return at_the_end(self.states(ids), ids)
 
     def learn(self, ids: Tensor, generator: torch.Generator) -> Tensor:
-        """Queries (B, L, D), one behind each item of padded histories (B, L)."""
+        """Return queries (B, L, D): one after each item of padded histories (B, L)."""
         return self.states(ids, generator)
 
     def states(self, ids: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """A state for each item (B, L, D); without a generator nothing is dropped."""
+        """Return the state of each item (B, L, D); dropout needs the generator."""
         length = (ids >= 0).sum(1, keepdim=True)
         place = torch.arange(ids.shape[1], device=ids.device) + self.most - length
         x = self.items(ids) + self.positions[place.clamp(0, self.most - 1)]
@@ -104,6 +132,11 @@ class Sequence(nn.Module):
             more = wide @ self.narrow[layer] + self.narrow_bias[layer]
             x = x + self._dropped(more, generator)
         return self._normed(x, 2 * self.layers)
+
+    def over(self, items: Any, order: np.ndarray) -> Self:
+        """Return the encoder over another item table."""
+        given: dict[str, Any] = arguments(kept(self))
+        return type(self)(**given, items=items).eval()
 
     def _normed(self, x: Tensor, which: int) -> Tensor:
         scale, shift = self.norm[which]
@@ -128,20 +161,31 @@ class Sequence(nn.Module):
 
 @final
 class Dnn(nn.Module):
-    """The mean of the history through three layers (YoutubeDNN): the query is what comes out.
+    """Encode the mean of the history by three layers (YoutubeDNN).
 
         query = relu(relu(mean W1 + b1) W2 + b2) W3 + b3
 
     Args:
         first, first_bias, second, second_bias, third, third_bias: (D, F), (F,), (F, G), (G,),
             (G, D) and (D,).
-        length: how many of the latest items are looked at.
+        length: number of latest items that are read.
         items: the scorer's item table.
     """
 
+    tensors: ClassVar[Layout] = {
+        "first": (FLOATS, "DF"),
+        "first_bias": (FLOATS, "F"),
+        "second": (FLOATS, "FG"),
+        "second_bias": (FLOATS, "G"),
+        "third": (FLOATS, "GD"),
+        "third_bias": (FLOATS, "D"),
+        "length": (LONGS, ""),
+    }
+    reads_items = True
     reads_history = True
     answers_strangers = False
     history_first = False
+    check = staticmethod(reads_something)
     length: Tensor
 
     def __init__(
@@ -169,17 +213,21 @@ class Dnn(nn.Module):
         history: Ragged | None = None,
         leave_out: Tensor | None = None,
     ) -> Tensor:
-        """Queries (B, D) of histories."""
+        """Return queries (B, D)."""
         assert history is not None
         ids = latest(history, self.most).to(self.first.device)
         real = ids >= 0
         return self._query(self.items.bag(ids, real / real.sum(1, keepdim=True).clamp(min=1)))
 
     def learn(self, ids: Tensor, generator: torch.Generator) -> Tensor:
-        """Queries (B, L, D), one behind each item of padded histories (B, L)."""
+        """Return queries (B, L, D): one after each item of padded histories (B, L)."""
         real = (ids >= 0).unsqueeze(2)
         sums = (self.items(ids) * real).cumsum(1)
         return self._query(sums / real.cumsum(1).clamp(min=1))
+
+    def over(self, items: Any, order: np.ndarray) -> Self:
+        """Return the encoder over another item table."""
+        return type(self)(**arguments(kept(self)), items=items).eval()
 
     def _query(self, mean: Tensor) -> Tensor:
         wide = relu(mean @ self.first + self.first_bias)

@@ -1,12 +1,10 @@
-"""Tables: rows of vectors that are looked up, and updated row by row."""
+"""Tables of vectors, whose rows are looked up and updated one by one."""
 
 from __future__ import annotations
 
-import functools
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
 import torch
@@ -14,13 +12,18 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 from softdex.data.ragged import Ragged
+from softdex.kernels.dispatch import fused_for
+from softdex.shapes import FLOATS, Layout, shapes_suffice
 
 
 class Touched(NamedTuple):
-    """Rows that were looked up, and the gradient of each: weight_m * grad[source_m].
+    """Rows that were looked up; the gradient of lookup m is weight_m * grad[source_m].
 
-    ids (M,), -1 where there was no row; grad (R, D); source (M,) into grad, None: M = R, in order;
-    weight (M,), None: 1. Where ids is None, grad is of all rows.
+    Attributes:
+        ids: rows (M,), -1 for no row; None: `grad` covers all rows.
+        grad: gradients (R, D).
+        source: row of `grad` per lookup (M,); None: M = R, in order.
+        weight: per lookup (M,); None: 1.
     """
 
     ids: Tensor | None
@@ -31,7 +34,7 @@ class Touched(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Version:
-    """A tensor as it was at a moment; equal to that of the same tensor unchanged."""
+    """A tensor at a moment: equal to a later one if the tensor is the same and unchanged."""
 
     tensor: Tensor
     number: int
@@ -48,10 +51,10 @@ class Version:
 
 @final
 class Table(nn.Module):
-    """Vectors (rows, D). A lookup in training remembers its rows, so that only they are updated.
+    """Vectors (rows, D). A lookup in training records its rows, so that only they are updated.
 
-    The table is a buffer, not a parameter: autograd sees the looked-up rows alone, never a
-    gradient of the table's size. An optimiser of `solve.rowwise` collects them with `touched`.
+    The table is a buffer, not a parameter: autograd sees only the looked-up rows, never a gradient
+    of the table's size. `RowAdam` (solve/gradient/rowwise.py) collects them with `touched`.
     """
 
     weight: Tensor
@@ -66,17 +69,17 @@ class Table(nn.Module):
 
     @property
     def dim(self) -> int:
-        """Length of a vector."""
+        """Dimension of the vectors."""
         return int(self.weight.shape[1])
 
     @property
     def device(self) -> torch.device:
-        """Where the vectors are."""
+        """Device of the vectors."""
         return self.weight.device
 
     @property
     def version(self) -> Version:
-        """Changes whenever the vectors do: for what is computed from all of them and kept."""
+        """Version of the vectors: a cache of what they determine is valid while it is equal."""
         return version_of(self.weight)
 
     @property
@@ -84,7 +87,7 @@ class Table(nn.Module):
         return self.training and torch.is_grad_enabled()
 
     def forward(self, ids: Tensor | slice) -> Tensor:
-        """Rows of these ids, (..., D); -1 stands for no row: any vector, and no update."""
+        """Return the rows of these ids, (..., D); -1 gives an arbitrary vector and no update."""
         rows = self.weight[ids]
         if not self._learns or isinstance(ids, slice):
             return rows
@@ -93,7 +96,7 @@ class Table(nn.Module):
         return rows
 
     def all(self) -> Tensor:
-        """Every row, for objectives that are a sum over all of them."""
+        """Return all rows, for objectives that sum over them."""
         if not self._learns:
             return self.weight
         rows = self.weight.detach().requires_grad_()
@@ -101,7 +104,7 @@ class Table(nn.Module):
         return rows
 
     def bag(self, ids: Tensor, weight: Tensor) -> Tensor:
-        """Weighted sums of rows, (B, D), of ids (B, L), -1 for no row, and their weights (B, L)."""
+        """Return weighted sums of rows (B, D), for ids (B, L), -1 for none, and weights (B, L)."""
         weight = (weight * (ids >= 0)).to(self.weight.dtype)
         sums = _bags(self.weight, ids, weight)
         if not self._learns:
@@ -114,18 +117,18 @@ class Table(nn.Module):
         return sums
 
     def dots(self, query: Tensor, ids: Tensor) -> Tensor:
-        """Inner products (B, N) of queries (B, D) with their own rows, ids (B, N).
+        """Return inner products (B, N) of queries (B, D) with the rows `ids` (B, N).
 
-        Nothing of the size (B, N, D) is kept or handed back: the gradient of a row is a number
-        times the query.
+        Training stores nothing of size (B, N, D): the gradient of a row is a number times the
+        query.
         """
         if not self._learns:
             return torch.einsum("bd,bnd->bn", query, self.weight[ids])
-        leaf = torch.empty(0, requires_grad=True)  # rows learn although the query may not
+        leaf = torch.empty(0, requires_grad=True)  # rows learn even if the query does not
         return _Dots.apply(query, leaf, self, ids)  # type: ignore[no-untyped-call]
 
     def touched(self) -> list[Touched]:
-        """What was looked up since the last call and has a gradient."""
+        """Return the lookups since the last call that have a gradient."""
         seen, self._lookups = self._lookups, []
         return [found for look in seen if (found := look()) is not None]
 
@@ -134,12 +137,12 @@ class Table(nn.Module):
 
 
 def table_of(vectors: Tensor | nn.Module) -> Any:
-    """A table of these vectors; what already stands in the place of one is left as it is."""
+    """Return a table of these vectors; a module that stands for a table is returned as it is."""
     return vectors if isinstance(vectors, nn.Module) else Table(vectors)
 
 
 def version_of(tensor: Tensor) -> Version:
-    """Changes whenever a tensor does, or is another one."""
+    """Return the version of a tensor."""
     return Version(tensor, -1 if tensor.is_inference() else tensor._version)
 
 
@@ -166,37 +169,27 @@ class _Dots(torch.autograd.Function):
 
 
 def _bags(table: Tensor, ids: Tensor, weight: Tensor) -> Tensor:
-    """Sums (B, D) of rows ids (B, L) times weight (B, L), which is 0 where there is no row."""
+    """Return sums (B, D) of rows `ids` (B, L) times `weight` (B, L), which is 0 for no row."""
     if (fused := fused_for(table)) is not None:
         return fused.bags(table, ids, weight)
     return embedding_bag(ids.clamp(min=0), table, per_sample_weights=weight, mode="sum")
 
 
-def fused_for(tensor: Tensor) -> Any:
-    """The module of fused kernels where they run: on a GPU with Triton."""
-    return _fused() if tensor.is_cuda else None
-
-
-@functools.cache
-def _fused() -> Any:
-    try:
-        return importlib.import_module("softdex.kernels.rows_gpu")
-    except ImportError:  # no Triton on this system
-        return None
-
-
 def _rows_of(ids: Tensor) -> Tensor:
-    """The row number of each id (B, L), flat."""
+    """Return the row number of each id (B, L), flat."""
     return torch.arange(len(ids), device=ids.device).repeat_interleave(ids.shape[1])
 
 
 @final
 class Users(nn.Module):
-    """A user is a row of a table: whoever was not in training has none."""
+    """Look up the vector of a user; users that were not in training have none."""
 
+    tensors: ClassVar[Layout] = {"vectors.weight": (FLOATS, "UD")}
+    reads_items = False
     reads_history = False
     answers_strangers = False
     history_first = False
+    check = staticmethod(shapes_suffice)
 
     def __init__(self, vectors: Tensor | nn.Module) -> None:
         super().__init__()
@@ -209,6 +202,10 @@ class Users(nn.Module):
         history: Ragged | None = None,
         leave_out: Tensor | None = None,
     ) -> Tensor:
-        """Queries (B, D)."""
+        """Return queries (B, D)."""
         found: Tensor = self.vectors(torch.as_tensor(users, device=self.vectors.device))
         return found
+
+    def over(self, items: Any, order: np.ndarray) -> Self:
+        """Return the encoder itself: it knows no items."""
+        return self

@@ -22,7 +22,8 @@ from softdex.errors import SoftdexError
 from softdex.explain.names import Names, above, counted, numbered, percent
 from softdex.explain.page import AREA, DOT, box_width
 from softdex.index.contract import Filter
-from softdex.index.tree.tree import Allowed, Tree
+from softdex.index.tree.beam import Allowed
+from softdex.index.tree.tree import Tree
 from softdex.model.retriever import Retriever
 from softdex.options import check, positive
 

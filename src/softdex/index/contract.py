@@ -1,32 +1,36 @@
-"""What every index promises. Shapes: B queries, N ids or draws a query, K hits a query, I items.
+"""The contract of indexes. Shapes: B queries, N ids or draws per query, K hits per query, I items.
 
 An index is a frozen structure over item ids, bound to a scorer that the model owns and trains; the
-index owns no trainable parameter. Its laws are tests: tests/laws.py.
+index has no trainable parameter. Its laws are tests: tests/laws.py. Methods that a new index need
+not write are in index/methods.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self, final
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from softdex.data.ragged import Ragged
 from softdex.errors import DataError, first_few
+from softdex.shapes import Layout, Sizes, Tensors
 
-MAX_MEMORY = 512 * 2**20  # bytes of scores a search may hold at a time, unless told otherwise
+MAX_MEMORY = 512 * 2**20  # bytes of scores that a search may hold at a time, by default
 
 
 class Hits(NamedTuple):
-    """Best items first: ids (B, K), -1 where there are no more, and their scores, -inf there."""
+    """Items by falling score: ids (B, K), -1 past the end, and scores (B, K), -inf there."""
 
     ids: Tensor
     scores: Tensor
 
 
 class Draws(NamedTuple):
-    """Items drawn with replacement and the log-probability of each: (B, N), or (N,) if shared."""
+    """Items drawn with replacement, and their log-probabilities: (B, N), or (N,) if shared."""
 
     ids: Tensor
     logq: Tensor
@@ -35,28 +39,51 @@ class Draws(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Filter:
-    """What may come back: nothing of `exclude` (a list per query), only what `allow` flags.
+    """What a search may return: items that are not excluded, and are allowed.
 
-    `allow` is one mask over items (I,), the same for all queries.
+    Attributes:
+        exclude: item ids per query; None excludes nothing.
+        allow: mask over items (I,), the same for all queries; None allows everything.
     """
 
     exclude: Ragged | None = None
     allow: Tensor | None = None
 
+    def of(self, start: int, stop: int) -> Filter:
+        """Return the filter of the queries from `start` to `stop`."""
+        if self.exclude is None:
+            return self
+        rows = np.arange(start, min(stop, len(self.exclude)))
+        return Filter(self.exclude.take(rows), self.allow)
+
 
 class Index(Protocol):
-    """Ask it for the best items and it searches; for random items, and it samples.
+    """Searches the items with the best scores, and samples items with known probability.
 
-    `query` is opaque: only the scorer looks inside. Items that were deleted are neither found nor
-    drawn; ids never move. `searches` says whether a search costs less than scoring every item.
+    `query` is opaque: only the scorer looks inside. Deleted items are neither found nor drawn; ids
+    never move. The constructor takes the scorer, and `state` by name.
+
+    Attributes:
+        tensors: the tensors of `state` that a file keeps. A scalar `effort` may be infinite.
+        searches: whether a search costs less than scoring every item.
+        num_items: number of items I, deleted ones included.
+        scorer: scores items for queries.
+        alive: which items are in the index (I,).
     """
 
+    tensors: ClassVar[Layout]
+    searches: bool
     num_items: int
     scorer: Any
-    searches: bool
+    alive: Tensor
+
+    @property
+    def check(self) -> Callable[[Tensors, Sizes, Any], None]:
+        """Static: raise ValueError for tensors of the right shapes that no such index has."""
+        ...
 
     def score(self, query: Any, ids: Tensor) -> Tensor:
-        """The model's score of these items, (B, N); ids are (N,) for all queries or (B, N)."""
+        """Return the model's scores (B, N) of ids (N,) for all queries, or (B, N)."""
         ...
 
     def search(
@@ -68,52 +95,67 @@ class Index(Protocol):
         effort: float | None = None,
         max_memory: int = MAX_MEMORY,
     ) -> Hits:
-        """The best k items by score; `effort=inf` is exact, None is what the index is tuned to."""
+        """Return the top k items by score.
+
+        Args:
+            query: B queries.
+            k: items per query.
+            filter: what may come back.
+            effort: how much to look at, in units of the index; None: as tuned, inf: exact.
+            max_memory: bytes of scores held at a time.
+        """
         ...
 
     def sample(
         self, query: Any, n: int, *, generator: torch.Generator | None = None, shared: bool = False
     ) -> Draws:
-        """Draw n items a query by the proposal, or n for the whole batch where it is shared."""
+        """Draw n items per query from the proposal, or n for the whole batch if `shared`."""
         ...
 
     def log_prob(self, query: Any, ids: Tensor) -> Tensor:
-        """Log-probability of these items under the proposal, (B, N); -inf for deleted ones."""
+        """Return log-probabilities (B, N) of ids under the proposal, -inf for deleted items."""
         ...
 
     def vectors(self) -> Tensor | None:
-        """Vectors of all items (I, D), None where the scorer has none."""
+        """Return the vectors of all items (I, D), None where there are none."""
         ...
 
     def refit(self, *, generator: torch.Generator | None = None) -> Self:
-        """The index for the scorer's present vectors."""
+        """Return the index fitted to the scorer's present vectors."""
+        ...
+
+    def tune(self, query: Any, recall: float = 0.95, k: int = 100) -> Self:
+        """Return the index with the least effort that finds this recall of the exact top k."""
         ...
 
     def insert(self, ids: Tensor) -> Self:
-        """The index with these deleted (or never inserted) items in it."""
+        """Return the index with these items, which were deleted or never inserted."""
         ...
 
     def delete(self, ids: Tensor) -> Self:
-        """The index without these items."""
+        """Return the index without these items."""
+        ...
+
+    def over(self, scorer: Any, order: np.ndarray) -> Self:
+        """Return the index over another scorer's items; new items are not inserted yet.
+
+        Args:
+            scorer: of the other items.
+            order: the former id of each item; those from I on are new.
+        """
         ...
 
     def to(self, device: torch.device | str) -> Self:
-        """The index with its structure on another device; the scorer is moved by its owner."""
+        """Return the index with its structure on a device; the owner moves the scorer."""
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """The structure: the constructor takes it back by name."""
+        """Return the structure by the names of the constructor's arguments."""
         ...
 
 
-def item_vectors(scorer: Any) -> Tensor | None:
-    """Vectors of all items (I, D) of a scorer that is an inner product, else None."""
-    items = getattr(scorer, "items", None)
-    return None if items is None else items(slice(None))
-
-
-def overwrite(index: Index, other: Index) -> None:
-    """Let an index be another one of the same shape, in the memory that it has."""
+def copy_into(index: Index, other: Index) -> None:
+    """Copy another index of the same shape in place, so that captured CUDA graphs stay valid."""
     for name, value in vars(other).items():
         if isinstance(value, Tensor):
             getattr(index, name).copy_(value)
@@ -122,7 +164,7 @@ def overwrite(index: Index, other: Index) -> None:
 
 
 def edited(alive: Tensor, ids: Tensor, living: bool) -> Tensor:
-    """A copy of a mask over items with these ids set; every index edits its items with this."""
+    """Return a copy of a mask over items with these ids set to `living`; check the ids."""
     ids = torch.as_tensor(ids, device=alive.device)
     outside = ids[(ids < 0) | (ids >= len(alive))]
     if len(outside):
@@ -134,3 +176,9 @@ def edited(alive: Tensor, ids: Tensor, living: bool) -> Tensor:
     if not alive.any():
         raise DataError("index: no item would be left. Keep at least one.")
     return alive
+
+
+def reordered(values: Tensor, order: np.ndarray, new: float = 0) -> Tensor:
+    """Return values per item (I,) in the order that `Index.over` takes, `new` for new items."""
+    rows = torch.cat([values, values.new_full((len(order) - len(values),), new)])
+    return rows[torch.from_numpy(order).to(values.device)]

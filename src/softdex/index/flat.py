@@ -1,41 +1,49 @@
-"""Flat: every item is scored; exact, blocked over items so that memory stays bounded."""
+"""Flat: score every item, in blocks of bounded memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Self, final
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from softdex.data.ragged import Ragged
 from softdex.errors import ShapeError
-from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, edited, item_vectors
-from softdex.score.product import Scorer
+from softdex.index import methods
+from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, Index, reordered
+from softdex.score.contract import Scorer
+from softdex.shapes import FLAGS, Layout, Sizes, Tensors
 
-CELL = 12  # bytes a (query, item) cell costs while a block is ranked: score, copy, flags
-BLOCK = 96 * 2**20  # larger blocks are no faster (they leave the caches)
+CELL = 12  # bytes per (query, item) cell while a block is ranked: score, copy, flags
+BLOCK = 96 * 2**20  # larger blocks leave the caches and are no faster
 
 
 @final
 class Flat:
     """Exact search, and the exact softmax as proposal, by scoring all items in blocks.
 
-    q(i | u) = exp score(u, i) / sum over living items. Equal scores are ranked by item row, so an
-    answer does not depend on block or batch size.
+        q(i | u) = exp score(u, i) / sum over living items
+
+    Equal scores are ranked by item id, so a result does not depend on block or batch size.
     """
 
+    tensors: ClassVar[Layout] = {"alive": (FLAGS, "I?")}
     searches = False
+    score, tune, vectors = methods.score, methods.tune, methods.vectors
+    refit, insert, delete = methods.refit, methods.insert, methods.delete
 
     def __init__(self, scorer: Scorer, alive: Tensor | None = None) -> None:
-        self.scorer = scorer
-        self.num_items = scorer.num_items
-        self.alive = alive
+        self.scorer, self.num_items = scorer, scorer.num_items
+        self.alive = torch.ones(self.num_items, dtype=torch.bool) if alive is None else alive
 
-    def score(self, query: Any, ids: Tensor) -> Tensor:
-        """Scores (B, N) of ids (N,) or (B, N)."""
-        return self.scorer(query, ids)
+    @staticmethod
+    def check(tensors: Tensors, sizes: Sizes, scorer: Any) -> None:
+        """Refuse an index without a living item."""
+        if "alive" in tensors:
+            methods.check(tensors, sizes, scorer)
 
     @torch.inference_mode()
     def search(
@@ -47,16 +55,16 @@ class Flat:
         effort: float | None = None,
         max_memory: int = MAX_MEMORY,
     ) -> Hits:
-        """The exact top k by score, ties by item row; -1 pads where fewer are allowed."""
+        """Return the exact top k by score, ties by item id."""
         return ranked(self.blocks(query, max_memory, least=k), k, filter)
 
     @torch.inference_mode()
     def sample(
         self, query: Any, n: int, *, generator: torch.Generator | None = None, shared: bool = False
     ) -> Draws:
-        """Draws (B, N) from the softmax over living items; shared draws it does not have.
+        """Draw (B, N) items from the softmax over living items.
 
-        Each draw picks a block by its mass and a place inside it; a second pass finds the item.
+        A draw picks a block by its mass and a place inside it; a second pass finds the item.
         """
         if shared:
             raise ShapeError("Flat.sample: its law depends on the query; draws cannot be shared.")
@@ -82,87 +90,61 @@ class Flat:
 
     @torch.inference_mode()
     def log_prob(self, query: Any, ids: Tensor) -> Tensor:
-        """Log-softmax over living items, (B, N)."""
+        """Return the log-softmax over living items, (B, N)."""
         mass = torch.stack([s.double().logsumexp(1) for _, s in self.blocks(query)], 1)
         scores = self.scorer(query, ids)
-        if self.alive is not None:
-            scores = scores.masked_fill(~self.alive.to(ids.device)[ids], -torch.inf)
+        scores = scores.masked_fill(~self.alive.to(ids.device)[ids], -torch.inf)
         return (scores - mass.logsumexp(1, keepdim=True)).to(scores.dtype)
 
-    def vectors(self) -> Tensor | None:
-        """Vectors of all items (I, D), None where the scorer has none."""
-        return item_vectors(self.scorer)
-
-    def refit(self, *, generator: torch.Generator | None = None) -> Self:
-        """The softmax follows the scorer by itself."""
-        return self
-
-    def insert(self, ids: Tensor) -> Self:
-        """With these items."""
-        return type(self)(self.scorer, edited(self._living(), ids, True))
-
-    def delete(self, ids: Tensor) -> Self:
-        """Without these items."""
-        return type(self)(self.scorer, edited(self._living(), ids, False))
+    def over(self, scorer: Scorer, order: np.ndarray) -> Self:
+        """Return the index over other items."""
+        return type(self)(scorer, reordered(self.alive, order))
 
     def to(self, device: torch.device | str) -> Self:
-        """On another device."""
-        return type(self)(self.scorer, None if self.alive is None else self.alive.to(device))
+        """Return the index with its mask on a device."""
+        return type(self)(self.scorer, self.alive.to(device))
 
     def state(self) -> dict[str, Tensor]:
-        """Which items live."""
-        return {"alive": self._living()}
-
-    def _living(self) -> Tensor:
-        everything = torch.ones(self.num_items, dtype=torch.bool)
-        return everything if self.alive is None else self.alive
+        """Return which items live, or nothing where all of them do."""
+        return {} if bool(self.alive.all()) else {"alive": self.alive}
 
     def blocks(
         self, query: Any, max_memory: int = MAX_MEMORY, least: int = 1
     ) -> Iterator[tuple[int, Tensor]]:
-        """Scores of all items, block by block, -inf for those that do not live."""
+        """Yield the first id and the scores (B, n) of each block of items, -inf for deleted ones.
+
+        Args:
+            query: B queries.
+            max_memory: bytes of scores held at a time.
+            least: items per block, at least.
+        """
         size = max(1, self.scorer.num_queries(query))
         width = min(self.num_items, max(least, min(max_memory, BLOCK) // (CELL * size)))
+        every = bool(self.alive.all())
         for start in range(0, self.num_items, width):
             stop = min(start + width, self.num_items)
             scores = self.scorer(query, slice(start, stop))
-            if self.alive is not None:
+            if not every:
                 dead = ~self.alive[start:stop].to(scores.device)
                 scores = scores.masked_fill(dead, -torch.inf)
             yield start, scores
 
 
-class Exact:
-    """Score and search of an index whose structure only draws: every item is scored."""
-
-    searches = False
-    scorer: Any
-    alive: Tensor
-
-    def vectors(self) -> Tensor | None:
-        """Vectors of all items (I, D), None where the scorer has none."""
-        return item_vectors(self.scorer)
-
-    def score(self, query: Any, ids: Tensor) -> Tensor:
-        """Scores (B, N)."""
-        return self.scorer(query, ids)
-
-    def search(
-        self,
-        query: Any,
-        k: int,
-        *,
-        filter: Filter | None = None,
-        effort: float | None = None,
-        max_memory: int = MAX_MEMORY,
-    ) -> Hits:
-        """Exact: see `Flat.search`."""
-        flat = Flat(self.scorer, self.alive)
-        return flat.search(query, k, filter=filter, effort=effort, max_memory=max_memory)
+def exact_search(
+    index: Index,
+    query: Any,
+    k: int,
+    *,
+    filter: Filter | None = None,
+    effort: float | None = None,
+    max_memory: int = MAX_MEMORY,
+) -> Hits:
+    """Return the exact top k of an index that only samples: a method to borrow."""
+    return Flat(index.scorer, index.alive).search(query, k, filter=filter, max_memory=max_memory)
 
 
 def ranked(blocks: Iterable[tuple[int, Tensor]], k: int, filter: Filter | None) -> Hits:
-    """The top k over blocks of scores (B, n), each with the row of its first item."""
+    """Return the top k over blocks of scores (B, n), each given with the id of its first item."""
     if k < 1:
         raise ShapeError(f"search: expected k >= 1, got {k}.")
     exclude = None if filter is None or filter.exclude is None else _by_item(filter.exclude)
@@ -180,7 +162,7 @@ def ranked(blocks: Iterable[tuple[int, Tensor]], k: int, filter: Filter | None) 
 
 
 def _by_item(exclude: Ragged) -> tuple[np.ndarray, np.ndarray]:
-    """Excluded (item, query) pairs sorted by item, so that a block finds its own by bisection."""
+    """Sort excluded (item, query) pairs by item, so that a block finds its own by bisection."""
     order = np.argsort(exclude.ids, kind="stable")
     return exclude.ids[order], exclude.row_of[order]
 
@@ -191,6 +173,7 @@ def _forbid(
     allow: Tensor | None,
     exclude: tuple[np.ndarray, np.ndarray] | None,
 ) -> Tensor:
+    """Set the scores of items that must not come back to -inf."""
     stop = start + scores.shape[1]
     if allow is not None:
         scores.masked_fill_(~allow[start:stop].to(scores.device), -torch.inf)
@@ -203,10 +186,10 @@ def _forbid(
 
 
 def top_k(scores: Tensor, k: int) -> Hits:
-    """Top k of each row, equal scores by column; the columns are the ids.
+    """Return the top k of each row, equal scores by column; ids are columns.
 
-    `torch.topk` picks any of the equal scores at the cut. Rows where that matters (the k-th and
-    the next best are equal) are picked again: all above the cut, then the first at the cut.
+    `torch.topk` picks any of the equal scores at the cut. Rows where that matters (the k-th and the
+    next score are equal) are picked again: all above the cut, then the first at the cut.
     """
     width = scores.shape[1]
     values, columns = torch.topk(scores, min(k + 1, width), dim=1)
@@ -227,17 +210,16 @@ def top_k(scores: Tensor, k: int) -> Hits:
 
 
 def _merge(best: Hits, new: Hits, k: int) -> Hits:
-    """Both lists are in order, the ids of `best` are smaller: a stable sort keeps ties right."""
+    """Merge two ranked lists; ids of `best` are smaller, so a stable sort keeps ties in order."""
     ids, scores = torch.cat([best.ids, new.ids], 1), torch.cat([best.scores, new.scores], 1)
     scores, order = scores.sort(dim=1, descending=True, stable=True)
     return Hits(ids.gather(1, order)[:, :k], scores[:, :k])
 
 
 def _padded(hits: Hits, k: int) -> Hits:
-    """K columns; what is forbidden (score -inf) becomes id -1."""
+    """Return k columns, with id -1 where the score is -inf."""
     ids = torch.where(hits.scores > -torch.inf, hits.ids, -1)
     short = k - ids.shape[1]
     if short <= 0:
         return Hits(ids, hits.scores)
-    pad = torch.nn.functional.pad
     return Hits(pad(ids, (0, short), value=-1), pad(hits.scores, (0, short), value=-torch.inf))

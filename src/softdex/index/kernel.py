@@ -1,36 +1,54 @@
-"""Kernel: items are drawn by the squared product of query and item, block by block."""
+"""Kernel: draw items by the squared inner product of query and item, block by block."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Self, final
+from typing import Any, ClassVar, Self, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from softdex.errors import ShapeError
-from softdex.index.contract import Draws, edited
-from softdex.index.flat import Exact
-from softdex.score.product import Product
+from softdex.index import methods
+from softdex.index.contract import Draws, edited, reordered
+from softdex.index.flat import exact_search
+from softdex.score.contract import Product
+from softdex.shapes import DOUBLES, FLAGS, FLOATS, LONGS, Layout, Sizes, Tensors
 
 GATHER = 24  # fetching one item's vector costs about as much as scoring this many in a row
-FLOATS = 2**24  # what a tile of draws may hold at a time
+CELLS = 2**24  # numbers that a tile of draws may hold
 
 
 @final
-class Kernel(Exact):
-    """q(i | u) in proportion to alpha * (z.x_i)^2 + 1 over living items, z and x_i the vectors.
+class Kernel:
+    """q(i | u) proportional to alpha * (z . x_i)^2 + 1 over living items, z and x_i the vectors.
 
-    Items lie in blocks of neighbouring ids. The kernel is quadratic, so a block's mass needs only
-    its number of living items and the sum of x x^T over them, kept from the last `refit`; inside
-    the block the kernel is taken of the present vectors. The law therefore stays normalised while
-    they move, and is the kernel's own right after `refit`. An edit refits the blocks it changes.
+    Items lie in blocks of neighbouring ids. The kernel is quadratic, so the mass of a block follows
+    from its number of living items and the sum of x x^T over them, as of the last `refit`; inside
+    the block the present vectors count. The law therefore stays normalised while they change, and
+    is exact right after `refit`. An edit refits the blocks it changes.
 
-    The kernel is that of the vectors: biases and priors of a scorer do not enter. By default a
-    block has twice as many items as a vector has entries, which makes all the sums a quarter of
-    the size of the item table.
+    Biases and priors of the scorer do not enter. By default a block has 2 D items, so that all sums
+    take a quarter of the memory of the item table.
+
+    Args:
+        scorer: an inner product.
+        alive: which items are in the index (I,); None: all.
+        alpha: weight of the squared product, at least 0.
+        block: items per block; None: 2 D.
+        gram: sums of x x^T per block, upper triangles; None: of the present vectors.
     """
+
+    tensors: ClassVar[Layout] = {
+        "alive": (FLAGS, "I"),
+        "gram": (FLOATS, "GT"),
+        "alpha": (DOUBLES, ""),
+        "block": (LONGS, ""),
+    }
+    searches = False
+    score, search, tune, vectors = methods.score, exact_search, methods.tune, methods.vectors
 
     def __init__(
         self,
@@ -62,11 +80,18 @@ class Kernel(Exact):
         if self.gram.shape != expected:
             raise ShapeError(f"Kernel: expected gram {expected}, got {tuple(self.gram.shape)}.")
 
+    @staticmethod
+    def check(tensors: Tensors, sizes: Sizes, scorer: Any) -> None:
+        """Refuse an index without vectors or without a living item."""
+        methods.check(tensors, sizes, scorer)
+        if not scorer.is_product:
+            raise ValueError("the index draws by vectors, and the scorer has none")
+
     @torch.no_grad()
     def sample(
         self, query: Any, n: int, *, generator: torch.Generator | None = None, shared: bool = False
     ) -> Draws:
-        """Draws (B, N): a block by its mass, an item inside by its kernel; none are shared."""
+        """Draw (B, N) items: a block by its mass, then an item of the block by its kernel."""
         if shared:
             raise ShapeError("Kernel.sample: its law depends on the query; draws cannot be shared.")
         z = self.scorer.project(query)
@@ -85,7 +110,7 @@ class Kernel(Exact):
 
     @torch.no_grad()
     def log_prob(self, query: Any, ids: Tensor) -> Tensor:
-        """Log of the block's share of the mass plus that of the item's share of the block."""
+        """Return the log-probability of the block plus that of the item in the block, (B, N)."""
         z = self.scorer.project(query)
         mass = self._masses(z)
         ids = ids.expand(len(z), -1)
@@ -100,23 +125,28 @@ class Kernel(Exact):
         return logq
 
     def refit(self, *, generator: torch.Generator | None = None) -> Self:
-        """With the masses of the present vectors."""
+        """Return the index with the masses of the present vectors."""
         return type(self)(self.scorer, self.alive, alpha=self.alpha, block=self.block)
 
     def insert(self, ids: Tensor) -> Self:
-        """With these items."""
+        """Return the index with these items."""
         return self._edited(ids, True)
 
     def delete(self, ids: Tensor) -> Self:
-        """Without these items."""
+        """Return the index without these items."""
         return self._edited(ids, False)
 
+    def over(self, scorer: Product, order: np.ndarray) -> Self:
+        """Return the index over other items, refitted."""
+        alive = reordered(self.alive, order)
+        return type(self)(scorer, alive, alpha=self.alpha, block=self.block)
+
     def to(self, device: torch.device | str) -> Self:
-        """On another device."""
+        """Return the index with its structure on a device."""
         return self._with(self.alive.to(device), self.gram.to(device))
 
     def state(self) -> dict[str, Tensor]:
-        """Which items live, the sums of the blocks, alpha and the size of a block."""
+        """Return which items live, the sums per block, alpha and the block size."""
         alpha = torch.tensor(self.alpha, dtype=torch.float64)
         size = torch.tensor(self.block)
         return {"alive": self.alive, "gram": self.gram, "alpha": alpha, "block": size}
@@ -132,7 +162,7 @@ class Kernel(Exact):
 
     @torch.no_grad()
     def _grams(self, blocks: Tensor | slice) -> Tensor:
-        """Sums of x x^T over the living of each block, upper triangles: (C, D (D + 1) / 2)."""
+        """Return sums of x x^T over the living items of each block, upper triangles."""
         living = self._living[blocks]
         ids = torch.arange(self._living.numel(), device=living.device).view_as(self._living)
         vectors = self.scorer.vectors(ids[blocks].clamp(max=self.num_items - 1))
@@ -140,26 +170,26 @@ class Kernel(Exact):
         return (vectors.mT @ vectors)[:, self._pairs[0], self._pairs[1]]
 
     def _masses(self, z: Tensor) -> Tensor:
-        """Sums of the kernel over the blocks as they were at the last refit, (B, C)."""
+        """Return the kernel's sum over each block as of the last refit, (B, blocks)."""
         left, right = self._pairs
         products = z[:, left] * z[:, right] * torch.where(left == right, 1.0, 2.0)
         squares = (products @ self.gram.T).double().clamp(min=0)  # rounding can go below
         return self.alpha * squares + self._count
 
     def _totals(self, z: Tensor, block: Tensor) -> Tensor:
-        """Sums of the kernel over these blocks (B, N) as they are now; 1 for a dead block."""
+        """Return the kernel's present sum over these blocks (B, N); 1 for an empty block."""
         total = torch.empty(block.shape, dtype=torch.float64, device=block.device)
         for tile in self._tiles(len(z), block.shape[1], self.block):
             total[tile] = self._inside(z[tile[0]], block[tile]).sum(2)
         return total.clamp(min=1)
 
     def _inside(self, z: Tensor, block: Tensor) -> Tensor:
-        """The kernel of every place in these blocks (B, N): (B, N, places)."""
+        """Return the kernel of every place in these blocks (B, N): (B, N, places)."""
         ids = block.unsqueeze(2) * self.block + torch.arange(self.block, device=block.device)
         return self._kernels(z, ids.flatten(1)).view_as(ids)
 
     def _kernels(self, z: Tensor, ids: Tensor) -> Tensor:
-        """alpha * (z.x)^2 + 1 of these items (B, N) as they are now; 0 where none lives."""
+        """Return alpha * (z . x)^2 + 1 of these items (B, N), 0 where none lives."""
         row = ids.clamp(max=self.num_items - 1)
         if self._by_product(ids.shape[1]):
             products = (z @ self.scorer.vectors(slice(None)).T).gather(1, row)
@@ -169,22 +199,22 @@ class Kernel(Exact):
         return kernel.masked_fill(~self._living.view(-1)[ids], 0.0)
 
     def _by_product(self, n: int) -> bool:
-        """Whether n items a query cost more to fetch than all items cost to multiply."""
+        """Return whether fetching n items per query costs more than multiplying all items."""
         return n * GATHER >= self.num_items
 
     def _tiles(self, rows: int, columns: int, places: int) -> Iterator[tuple[slice, slice]]:
-        """Cuts (rows, columns), each cell with so many places, into pieces of bounded memory."""
-        width = max(1, min(columns, FLOATS // (8 * places)))
+        """Yield pieces of bounded memory of (rows, columns) cells with `places` numbers each."""
+        width = max(1, min(columns, CELLS // (8 * places)))
         cells = width * places
         row = max(8 * cells, self.num_items) if self._by_product(cells) else self._dim * cells
-        height = max(1, FLOATS // row)
+        height = max(1, CELLS // row)
         for top in range(0, rows, height):
             for left in range(0, columns, width):
                 yield slice(top, top + height), slice(left, left + width)
 
 
 def _pick(cdf: Tensor, point: Tensor) -> Tensor:
-    """Where points of [0, 1) fall in a cumulative sum (..., C): never where it does not rise."""
+    """Return where points of [0, 1) fall in a cumulative sum (..., C), never on mass 0."""
     total = cdf[..., -1:]
     below = torch.minimum(point * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cdf, below, right=True).clamp_(max=cdf.shape[-1] - 1)

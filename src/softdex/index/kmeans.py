@@ -1,26 +1,26 @@
-"""K-means on tensors: Lloyd's steps for a fixed number of rounds, nothing waits for the device."""
+"""K-means: a fixed number of Lloyd's steps, without waiting for the device."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from softdex.encode.table import fused_for
+from softdex.kernels.dispatch import fused_for
 
 BLOCK_CELLS = 2**24  # distances held at a time
 
 
 def seeds(points: Tensor, words: int, generator: torch.Generator | None = None) -> Tensor:
-    """Points to start from, (C, D): no point twice while there are enough."""
+    """Return initial codewords (C, D): points, all different while there are enough."""
     order = torch.randperm(len(points), generator=generator, device=points.device)
     return points[order[torch.arange(words, device=points.device) % len(points)]]
 
 
 def lloyd(points: Tensor, words: Tensor, rounds: int) -> Tensor:
-    """Words (C, D) moved to the means of the points (N, D) nearest to them, so many times.
+    """Move codewords (C, D) to the means of the points (N, D) nearest to them, `rounds` times.
 
-    A word without points takes the place of the point that is farthest from its own word (the
-    second such word of the second farthest, and so on), unless every point is at its word.
+    A codeword without points moves to the point that is farthest from its own codeword (the second
+    such codeword to the second farthest, and so on), unless every point is at its codeword.
     """
     for _ in range(rounds):
         codes = nearest(points, words)
@@ -37,7 +37,7 @@ def lloyd(points: Tensor, words: Tensor, rounds: int) -> Tensor:
 
 
 def nearest(points: Tensor, words: Tensor) -> Tensor:
-    """The nearest word of each point, (N,)."""
+    """Return the nearest codeword of each point, (N,)."""
     if points.dtype == torch.float32 and (fused := fused_for(points)) is not None:
         return fused.nearest(points, words)
     size = max(1, BLOCK_CELLS // len(words))
@@ -47,8 +47,10 @@ def nearest(points: Tensor, words: Tensor) -> Tensor:
 
 
 def _sums(points: Tensor, codes: Tensor, words: int) -> tuple[Tensor, Tensor]:
-    """Sums (C, D) and numbers (C,) of the points of each code; on a GPU by sorting, since sums by
-    atomics differ from run to run."""
+    """Return sums (C, D) and numbers (C,) of the points of each codeword.
+
+    A GPU sorts the points, since atomic additions differ from run to run.
+    """
     if not points.is_cuda:
         total = points.new_zeros(words, points.shape[1]).index_add_(0, codes, points)
         return total, codes.bincount(minlength=words)

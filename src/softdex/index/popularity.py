@@ -1,25 +1,45 @@
-"""Popularity: items are drawn by a power of their smoothed counts."""
+"""Popularity: draw items by a power of their smoothed counts."""
 
 from __future__ import annotations
 
-from typing import Any, Self, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
 from softdex.errors import ShapeError
-from softdex.index.contract import Draws, edited
-from softdex.index.flat import Exact
-from softdex.score.product import Scorer
+from softdex.index import methods
+from softdex.index.contract import Draws
+from softdex.index.flat import exact_search
+from softdex.score.contract import Scorer
+from softdex.shapes import DOUBLES, FLAGS, LONGS, Layout
 
 
 @final
-class Popularity(Exact):
+class Popularity:
     """q(i | u) = (count_i + smooth)^power / sum over living items.
 
     Counts are smoothed so that every item can be drawn, and summed in float64: in float32 the
-    cumulative sum of 10^7 items skips the rare ones. `power=0` is the uniform law.
+    cumulative sum of 10^7 items skips the rare ones. `power=0` gives the uniform law.
+
+    Args:
+        scorer: of the items.
+        counts: events per item (I,).
+        alive: which items are in the index (I,); None: all.
+        power: exponent.
+        smooth: added to every count, above 0.
     """
+
+    tensors: ClassVar[Layout] = {
+        "counts": (LONGS, "I"),
+        "alive": (FLAGS, "I"),
+        "power": (DOUBLES, ""),
+        "smooth": (DOUBLES, ""),
+    }
+    searches = False
+    score, search, tune, vectors = methods.score, exact_search, methods.tune, methods.vectors
+    refit, insert, delete = methods.refit, methods.insert, methods.delete
+    check, over, to = staticmethod(methods.check), methods.over, methods.to
 
     def __init__(
         self,
@@ -47,7 +67,7 @@ class Popularity(Exact):
     def sample(
         self, query: Any, n: int, *, generator: torch.Generator | None = None, shared: bool = False
     ) -> Draws:
-        """Ids (B, N), or (N,) if shared, by bisecting the cumulative weights."""
+        """Draw (B, N) items, or (N,) if shared, by bisecting the cumulative weights."""
         shape = (n,) if shared else (self.scorer.num_queries(query), n)
         device = self._cdf.device
         point = torch.rand(shape, generator=generator, dtype=torch.float64, device=device)
@@ -56,30 +76,11 @@ class Popularity(Exact):
         return Draws(ids, self._logq[ids])
 
     def log_prob(self, query: Any, ids: Tensor) -> Tensor:
-        """The same for every query."""
+        """Return the same log-probabilities for every query, (B, N)."""
         return self._logq[ids].expand(self.scorer.num_queries(query), -1)
 
-    def refit(self, *, generator: torch.Generator | None = None) -> Self:
-        """Counts do not follow the scorer."""
-        return self
-
-    def insert(self, ids: Tensor) -> Self:
-        """With these items."""
-        return self._with(edited(self.alive, ids, True), self.counts)
-
-    def delete(self, ids: Tensor) -> Self:
-        """Without these items."""
-        return self._with(edited(self.alive, ids, False), self.counts)
-
-    def to(self, device: torch.device | str) -> Self:
-        """On another device."""
-        return self._with(self.alive.to(device), self.counts.to(device))
-
     def state(self) -> dict[str, Tensor]:
-        """Counts, which items live, power and smoothing."""
+        """Return counts, which items live, power and smoothing."""
         law = {"power": self.power, "smooth": self.smooth}
         exact = {name: torch.tensor(value, dtype=torch.float64) for name, value in law.items()}
         return {"counts": self.counts, "alive": self.alive, **exact}
-
-    def _with(self, alive: Tensor, counts: Tensor) -> Self:
-        return type(self)(self.scorer, counts, alive, power=self.power, smooth=self.smooth)

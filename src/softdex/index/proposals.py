@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from softdex.index.contract import Index
-from softdex.index.imi.index import build, popularity_weight
+from softdex.index.imi.books import popularity_weight
+from softdex.index.imi.index import build
 from softdex.index.kernel import Kernel
 from softdex.index.popularity import Popularity
 from softdex.index.uniform import Uniform
-from softdex.score.product import Product
+from softdex.score.contract import Product
 
 
 @dataclass(frozen=True)

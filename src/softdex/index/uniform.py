@@ -1,21 +1,29 @@
-"""Uniform: every living item is as likely; the same draws serve a whole batch."""
+"""Uniform: draw every living item with the same probability."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Self, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
-from softdex.index.contract import Draws, edited
-from softdex.index.flat import Exact
-from softdex.score.product import Scorer
+from softdex.index import methods
+from softdex.index.contract import Draws
+from softdex.index.flat import exact_search
+from softdex.score.contract import Scorer
+from softdex.shapes import FLAGS, Layout
 
 
 @final
-class Uniform(Exact):
-    """q(i | u) = 1 / living items. Search is flat: a static proposal knows no neighbourhood."""
+class Uniform:
+    """q(i | u) = 1 / number of living items; one set of draws can serve a batch."""
+
+    tensors: ClassVar[Layout] = {"alive": (FLAGS, "I")}
+    searches = False
+    score, search, tune, vectors = methods.score, exact_search, methods.tune, methods.vectors
+    refit, insert, delete = methods.refit, methods.insert, methods.delete
+    check, over, to = staticmethod(methods.check), methods.over, methods.to
 
     def __init__(self, scorer: Scorer, alive: Tensor | None = None) -> None:
         self.scorer, self.num_items = scorer, scorer.num_items
@@ -25,7 +33,7 @@ class Uniform(Exact):
     def sample(
         self, query: Any, n: int, *, generator: torch.Generator | None = None, shared: bool = False
     ) -> Draws:
-        """Ids (B, N), or (N,) if shared, and their constant log-probability."""
+        """Draw (B, N) items, or (N,) if shared."""
         shape = (n,) if shared else (self.scorer.num_queries(query), n)
         device = self._living.device
         at = torch.randint(len(self._living), shape, generator=generator, device=device)
@@ -33,26 +41,10 @@ class Uniform(Exact):
         return Draws(self._living[at], logq)
 
     def log_prob(self, query: Any, ids: Tensor) -> Tensor:
-        """The same for all living items."""
+        """Return the same log-probability for all living items, (B, N)."""
         logq = torch.where(self.alive[ids], -math.log(len(self._living)), -torch.inf)
         return logq.expand(self.scorer.num_queries(query), -1)
 
-    def refit(self, *, generator: torch.Generator | None = None) -> Self:
-        """Nothing to follow."""
-        return self
-
-    def insert(self, ids: Tensor) -> Self:
-        """With these items."""
-        return type(self)(self.scorer, edited(self.alive, ids, True))
-
-    def delete(self, ids: Tensor) -> Self:
-        """Without these items."""
-        return type(self)(self.scorer, edited(self.alive, ids, False))
-
-    def to(self, device: torch.device | str) -> Self:
-        """On another device."""
-        return type(self)(self.scorer, self.alive.to(device))
-
     def state(self) -> dict[str, Tensor]:
-        """Which items live."""
+        """Return which items live."""
         return {"alive": self.alive}

@@ -1,160 +1,47 @@
-"""Attend: what each item of a history weighs for each node of a tree, by a small network.
+"""Attention on a CPU: `dispatch.attend` and its gradient in compiled code.
 
-    hidden_bnka = attention_bka + own_bna + sum over d of vectors_bkd nodes_bnd see_da
-    weight_bnk = real_bk prelu(sum over a of weigh_a prelu(hidden_bnka) + bias)
-
-Shapes: B histories of L items, N nodes, D numbers a vector, A of the attention. The hidden numbers
-are A times as many as the weights, and are never kept: the gradient computes them again.
+For one history item, `see_da vectors_kd` is the same matrix for all nodes, so the hidden units are
+a product of the nodes and that matrix. Its last row is the item's own share, which meets a 1
+appended to every node. Rows are padded to whole vector instructions.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
-from torch.nn.functional import pad, prelu
+from torch.nn.functional import pad
 
 from softdex.kernels.lanes import LANES, bend, load, mul_add, next_rows, product, store, total_of
 from softdex.messages import say_if_compiling
 
 FAST = {"contract", "reassoc", "nsz"}
-BLOCK = 64  # nodes at a time: what is computed of them stays in the nearest cache
-CHUNKS = 16  # sums over histories have so many parts, whatever the number of threads
-WORTH_A_THREAD = 3_000_000  # products that a thread should have to add
+BLOCK = 64  # nodes per block: their hidden units stay in the first-level cache
+CHUNKS = 16  # partial sums over histories: fixed, so that threads do not change the result
+WORTH_A_THREAD = 3_000_000  # multiplications that pay for a thread
 
 
-def attend(
-    vectors: Tensor,
-    attention: Tensor,
-    nodes: Tensor,
-    see: Tensor,
-    own: Tensor,
-    slope: Tensor,
-    weigh: Tensor,
-    bias: Tensor,
-    last_slope: Tensor,
-    real: Tensor,
-) -> Tensor:
-    """What each item of a history weighs for each node, 0 where there is no item.
-
-    Args:
-        vectors: of the items of histories (B, L, D).
-        attention: what they add to the hidden units (B, L, A).
-        nodes: vectors (B, N, D), or (N, D) for all histories.
-        see: how the products of the two are seen (D, A).
-        own: what nodes add to the hidden units, (B, N, A) or (N, A) like `nodes`.
-        slope: of each hidden unit below 0 (A,).
-        weigh: what it weighs (A,).
-        bias: of the weight ().
-        last_slope: of the weight below 0 ().
-        real: where there is an item (B, L).
-
-    Returns:
-        weights (B, N, L). Where products are asked for in bf16, those of a GPU's kernel are.
-    """
-    given = vectors, attention, nodes, see, own, slope, weigh, bias, last_slope
-    short = torch.is_autocast_enabled(vectors.device.type)
-    if short:
-        given = tuple(t.float() for t in given)  # type: ignore[assignment]
-    kernels = _kernels(given, short)
-    if kernels is None:
-        return attend_plain(*given, real)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in given):
-        return _Attend.apply(kernels, *given, real)  # type: ignore[no-untyped-call]
-    return kernels.weights(*given, real)
-
-
-def attend_plain(
-    vectors: Tensor,
-    attention: Tensor,
-    nodes: Tensor,
-    see: Tensor,
-    own: Tensor,
-    slope: Tensor,
-    weigh: Tensor,
-    bias: Tensor,
-    last_slope: Tensor,
-    real: Tensor,
-) -> Tensor:
-    """The same step by step, by torch: for any device and any kind of number."""
-    (size, length, _), (count, width) = vectors.shape, (nodes.shape[-2], see.shape[1])
-    products = (nodes.unsqueeze(-1) * see).transpose(-3, -2)  # (.., D, N, A)
-    hidden = vectors @ products.reshape(*products.shape[:-2], count * width)
-    hidden = hidden.view(size, length, count, width) + attention.unsqueeze(2)
-    hidden = hidden + (own if own.ndim == 2 else own.unsqueeze(1))
-    weight = prelu(hidden.flatten(0, 2), slope) @ weigh + bias
-    weight = prelu(weight, last_slope).view(size, length, count)
-    return (weight * real.unsqueeze(2)).transpose(1, 2)
-
-
-class _Kernels(NamedTuple):
-    """What computes weights, and gradients of all that is given."""
-
-    weights: Callable[..., Tensor]
-    grads: Callable[..., tuple[Tensor, ...]]
-
-
-class _Attend(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, kernels: _Kernels, *given: Tensor) -> Tensor:
-        ctx.save_for_backward(*given)
-        ctx.kernels = kernels
-        return kernels.weights(*given)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *ctx.kernels.grads(grads[0], *ctx.saved_tensors), None
-
-
-def _kernels(given: tuple[Tensor, ...], short: bool) -> _Kernels | None:
-    """Those for such numbers, if there are some."""
-    kinds = {(t.device.type, t.dtype) for t in given}
-    if kinds in ({("cpu", torch.float32)}, {("cpu", torch.float64)}):
-        return _Kernels(_forward, _backward)
-    fused = _fused() if kinds == {("cuda", torch.float32)} else None
-    if fused is None or not fused.fits(given[3]):
-        return None
-    both = fused.forward, fused.backward
-    return _Kernels(*(functools.partial(each, exact=not short) for each in both))
-
-
-@functools.cache
-def _fused() -> Any:
-    try:
-        return importlib.import_module("softdex.kernels.attend_gpu")
-    except ImportError:  # no Triton on this system
-        return None
-
-
-# on a CPU ----------------------------------------------------------------------------------------
-# Of each item of a history, see_da vectors_kd is one matrix for all nodes: hidden units are a
-# product of it and the nodes, a 1 added to these to meet the item's own share. Rows are padded to
-# whole vector instructions.
-
-
-def _forward(*given: Tensor) -> Tensor:
+def forward(*given: Tensor) -> Tensor:
+    """Return the weights (B, N, L) for the arguments of `dispatch.attend`."""
     arrays, see = _arrays(*given), given[3]
     (size, length, _), count = given[0].shape, given[2].shape[-2]
     threads = _threads(size * count * length * see.numel())
-    least = -(-threads // max(1, size))  # of a history, for each thread to have one
+    least = -(-threads // max(1, size))  # parts per history, so that each thread has one
     parts = max(1, -(-count // (BLOCK * least))) * least
-    out = np.zeros((size, count, length), arrays[0].dtype)  # torch would wake its own threads
+    out = np.zeros((size, count, length), arrays[0].dtype)  # torch would start its own threads
     say_if_compiling(_weights, "attention")
     _spread(lambda first: _weights(*arrays, out, parts, first, threads), threads)  # type: ignore[call-arg]
     return torch.from_numpy(out)
 
 
-def _backward(grad: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+def backward(grad: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+    """Return the gradients of all arguments but `real`, from that of the weights (B, N, L)."""
     vectors, attention, nodes, see, own, slope, weigh, *_ = (t.detach() for t in given)
     arrays, (dim, width), shared = _arrays(*given), see.shape, nodes.ndim == 2
     chunks = max(1, min(len(vectors), CHUNKS))
@@ -190,10 +77,10 @@ def _arrays(
     last_slope: Tensor,
     real: Tensor,
 ) -> list[np.ndarray]:
-    """As the compiled code takes it: nodes with an axis of histories, units padded."""
+    """Return what the compiled code takes: nodes with a history axis, hidden units padded."""
     more = _whole(see.shape[1]) - see.shape[1]
     nodes, own = (t if t.ndim == 3 else t.unsqueeze(0) for t in (nodes, own))
-    units = torch.stack([weigh, weigh * slope])  # of a hidden unit above 0, and below
+    units = torch.stack([weigh, weigh * slope])  # factor of a hidden unit above 0, and below
     ends = torch.stack([bias, last_slope])
     taken = vectors, attention, nodes, own, pad(see, (0, more)), pad(units, (0, more)), ends, real
     return [t.detach().contiguous().numpy() for t in taken]
@@ -208,7 +95,7 @@ def _threads(products: int) -> int:
 
 
 def _spread(work: Callable[[int], None], threads: int) -> None:
-    """Call for 0, 1, ... as many threads, the last one here."""
+    """Call work(0), work(1), ... once per thread; the last call runs in this thread."""
     others = [_pool(threads - 1).submit(work, i) for i in range(threads - 1)]
     work(threads - 1)
     for done in others:
@@ -220,12 +107,12 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads)
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not follow
+os.register_at_fork(after_in_child=_pool.cache_clear)  # a fork does not copy threads
 
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
 def _weights(vectors, attention, nodes, own, see, units, ends, real, out, parts, first, step):  # type: ignore[no-untyped-def]
-    """Weights of every step-th of the parts of the nodes of each history."""
+    """Compute every step-th part; a part is a range of the nodes of one history."""
     (size, count, length), (dim, width) = out.shape, see.shape
     most = next_rows(-(-count // parts))
     left, start = np.empty((most, dim + 1), see.dtype), np.empty((most, width), see.dtype)
@@ -250,7 +137,7 @@ def _grads(  # type: ignore[no-untyped-def]
     vectors, attention, nodes, own, see, units, ends, real, turned, grad,
     of_vectors, of_attention, of_nodes, of_own, of_see, of_units, of_ends, chunks, first, step,
 ):  # fmt: skip
-    """Gradients by every step-th chunk of the histories."""
+    """Accumulate the gradients of every step-th chunk of the histories."""
     (size, count, length), (dim, width) = grad.shape, see.shape
     most, deep, long = min(BLOCK, next_rows(count)), next_rows(dim + 1), turned.shape[1]
     left, start = np.empty((most, dim + 1), see.dtype), np.empty((most, width), see.dtype)
@@ -260,7 +147,7 @@ def _grads(  # type: ignore[no-untyped-def]
     by_nodes, by_own = np.empty((most, long), see.dtype), np.empty((most, width), see.dtype)
     vector, other = np.zeros((1, long), see.dtype), np.empty_like(turned)
     for chunk in range(first, chunks, step):
-        of_bias = of_slope = 0.0  # not in place: the next chunk's would be in the same cache line
+        of_bias = of_slope = 0.0  # local: chunks would share a cache line
         for b in range(chunk, size, chunks):
             lead = chunk if len(nodes) == 1 else b
             for low in range(0, count, BLOCK):
@@ -290,7 +177,7 @@ def _grads(  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _lay(nodes, own, low, high, left, start):  # type: ignore[no-untyped-def]
-    """Nodes with a 1 behind each, and their own share, padded by zeros; how many rows."""
+    """Copy nodes with a 1 appended, and their share, padded with zeros; return the rows."""
     rows, dim, width = next_rows(high - low), nodes.shape[1], own.shape[1]
     left[:rows], start[:rows] = 0, 0
     for n in range(high - low):
@@ -304,7 +191,7 @@ def _lay(nodes, own, low, high, left, start):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
 def _scale(vector, attention, see, right):  # type: ignore[no-untyped-def]
-    """What nodes are multiplied with for an item of a history, its own share in the last row."""
+    """Fill the matrix that nodes are multiplied with; the item's share is its last row."""
     for d in range(len(see)):
         for w in range(0, see.shape[1], LANES):
             store(right, d, w, mul_add(vector[d], load(see, d, w), 0))
@@ -314,7 +201,7 @@ def _scale(vector, attention, see, right):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
 def _stretch(turned, vector, out):  # type: ignore[no-untyped-def]
-    """The same, turned, without the share."""
+    """Fill the transposed matrix, without the item's share."""
     for w in range(0, turned.shape[1], LANES):
         by = load(vector, 0, w)
         for a in range(len(turned)):
@@ -323,7 +210,7 @@ def _stretch(turned, vector, out):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
 def _sum(hidden, units, sums, rows):  # type: ignore[no-untyped-def]
-    """What the hidden units of each row weigh together."""
+    """Sum the weighted hidden units of each row."""
     for n in range(0, rows, 2):
         above, below = load(units, 0, 0), load(units, 1, 0)
         x, y = load(hidden, n, 0), load(hidden, n + 1, 0)
@@ -339,7 +226,7 @@ def _sum(hidden, units, sums, rows):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
 def _pull(grad, ends, sums, rows):  # type: ignore[no-untyped-def]
-    """In the place of sums their gradients; and those of what follows them."""
+    """Replace the sums by their gradients; return those of output bias and slope."""
     of_bias = of_slope = 0.0
     for n in range(len(grad)):
         weight, pull = sums[n] + ends[0], grad[n]
@@ -354,7 +241,7 @@ def _pull(grad, ends, sums, rows):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
 def _turn(hidden, units, pull, rows, by_own, of_units):  # type: ignore[no-untyped-def]
-    """In the place of hidden units their gradients."""
+    """Replace the hidden units by their gradients."""
     for w in range(0, hidden.shape[1], LANES):
         above, below = load(units, 0, w), load(units, 1, w)
         up, down = load(of_units, 0, w), load(of_units, 1, w)
@@ -371,7 +258,7 @@ def _turn(hidden, units, pull, rows, by_own, of_units):  # type: ignore[no-untyp
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)
 def _fold(of_right, see, vector, of_vector, of_see):  # type: ignore[no-untyped-def]
-    """From the gradient of a product of the two those of an item's vector and of `see`."""
+    """Add the gradients of the item's vector and of `see`, from that of their product."""
     for d in range(len(see)):
         x = load(of_right, d, 0)
         total = mul_add(x, load(see, d, 0), 0)

@@ -1,11 +1,12 @@
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 # mypy: disallow-untyped-decorators=False, disallow-untyped-calls=False
-"""Fused attention: what `attend_plain` does, and its gradient, as GPU kernels (Triton).
+"""Attention on a GPU: `dispatch.attend` and its gradient as Triton kernels.
 
-A program has a history and a block of nodes, whose hidden units it holds for one item of the
-history at a time. Of each item, `see` times its vector is one matrix for all nodes, the item's own
-share its last row, which a last 1 of the nodes meets. Products are of numbers in two halves. Sums
-over nodes and histories are sums of parts, so they never depend on the order in which programs end.
+A program handles one history and a block of nodes; it holds their hidden units for one history item
+at a time. For that item, `see` times its vector is the same matrix for all nodes; its last row is
+the item's own share, which meets a 1 appended to every node. Factors are split in two halves of
+lower precision. Sums over nodes and histories add per-program parts in a fixed order, so results do
+not depend on scheduling.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-NODES, WARPS = 32, 2  # of a program: each warp has 16 rows of a product
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # which knows no products of bfloat16
+NODES, WARPS = 32, 2  # per program: each warp computes 16 rows of a product
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # the interpreter cannot multiply bfloat16
 HALF = tl.constexpr(tl.float32 if INTERPRETED else tl.bfloat16)
-LEAST, MOST = 16, 4096  # rows and columns that a product wants; cells of `see` that fit a program
+LEAST, MOST = 16, 4096  # smallest side of a product; entries of `see` that fit a program
 
 
 @triton.jit
@@ -37,7 +38,7 @@ def _write(at, rows, columns, height, width: tl.constexpr, values):
 
 @triton.jit
 def _first(real, length, PLACES: tl.constexpr):
-    """The first place of a history that has an item."""
+    """Return the first position of a history that holds an item."""
     place = tl.arange(0, PLACES)
     there = tl.load(real + place, place < length, 0) > 0
     return tl.min(tl.where(there, place, length), 0)
@@ -45,14 +46,14 @@ def _first(real, length, PLACES: tl.constexpr):
 
 @triton.jit
 def _halves(x):
-    """A number as the sum of two that have half as many digits."""
+    """Split numbers into a high part and a rest, each of half the digits."""
     high = x.to(HALF)
     return high, (x - high.to(tl.float32)).to(HALF)
 
 
 @triton.jit
 def _product(x, x_rest, y, y_rest, EXACT: tl.constexpr):
-    """Of two matrices in halves; what their smaller halves have in common is too small to count."""
+    """Multiply two split matrices; the product of the two rests is negligible."""
     total = tl.dot(x, y)
     if EXACT:
         total = tl.dot(x_rest, y, total)
@@ -62,7 +63,7 @@ def _product(x, x_rest, y, y_rest, EXACT: tl.constexpr):
 
 @triton.jit
 def _item(vectors, attention, see, at, d, a, dim: tl.constexpr, width: tl.constexpr):
-    """The vector of an item, and the matrix by which nodes meet it."""
+    """Return the vector of an item, and the matrix that nodes are multiplied with."""
     v = tl.load(vectors + at * dim + d, d < dim, 0.0)
     t = tl.load(attention + at * width + a, a < width, 0.0)
     return v, see * v[:, None] + tl.where(d == dim, 1.0, 0.0)[:, None] * t[None, :]
@@ -155,12 +156,12 @@ def _grads(
 
 
 def fits(see: Tensor) -> bool:
-    """Whether a program can hold what it needs, given how products are seen."""
+    """Return whether `see` is small enough for one program."""
     return _held(see.shape[0] + 1) * _held(see.shape[1]) <= MOST
 
 
 def forward(*given: Tensor, exact: bool = True) -> Tensor:
-    """Weights (B, N, L), of what `attend` is given."""
+    """Return the weights (B, N, L) for the arguments of `dispatch.attend`."""
     (size, length, _), count = given[0].shape, given[2].shape[-2]
     out = torch.zeros(size, count, length, device=given[0].device)
     grid = size, triton.cdiv(count, NODES)
@@ -170,7 +171,7 @@ def forward(*given: Tensor, exact: bool = True) -> Tensor:
 
 
 def backward(grad: Tensor, *given: Tensor, exact: bool = True) -> tuple[Tensor, ...]:
-    """Gradients of all but the last that `attend` is given, by that of the weights."""
+    """Return the gradients of all arguments but `real`, from that of the weights (B, N, L)."""
     vectors, _, nodes, see, _, slope, weigh, *_ = given
     (size, length, dim), count, width = vectors.shape, nodes.shape[-2], see.shape[1]
     parts = triton.cdiv(count, NODES)
@@ -201,7 +202,7 @@ def _flat(given: tuple[Tensor, ...]) -> list[Tensor]:
 
 
 def _shape(given: tuple[Tensor, ...]) -> tuple[bool | int, ...]:
-    """Whether each history has its own nodes, and sizes, also of what a program holds."""
+    """Return whether each history has its own nodes, the sizes, and the padded sizes."""
     vectors, _, nodes, see, *_ = given
     (_, length, dim), width = vectors.shape, see.shape[1]
     held = _held(dim + 1), _held(width), _held(length)

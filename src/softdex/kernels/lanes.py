@@ -1,7 +1,7 @@
-"""Lanes: vector instructions in compiled code, for loops too short for the compiler to find them.
+"""Lanes: explicit vector instructions for numba, where loops are too short to be vectorised.
 
-A tile of a matrix product stays in registers; on loops of forty numbers that is three times as fast
-as what the compiler makes of plain ones. For use inside functions of numba.
+A tile of a matrix product stays in registers: on loops of 40 numbers that is three times as fast as
+plain loops.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from numba.core import cgutils, types
 tools: Any = cgutils
 ir: Any = tools.ir
 intrinsic: Any = extending.intrinsic
-LANES, ROWS = 8, 4  # numbers of an instruction, and rows of a product that share its operands
+LANES, ROWS = 8, 4  # numbers per instruction, and rows per tile of a product
 
 
 class Lanes(types.Type):
-    """Numbers that one instruction takes."""
+    """The type of a vector of LANES numbers."""
 
     def __init__(self, dtype: Any) -> None:
         super().__init__(name=f"Lanes({dtype})")
@@ -34,7 +34,7 @@ class _LanesModel(extending.models.PrimitiveModel):
 
 
 class _Code:
-    """Writes instructions on lanes of numbers of a kind."""
+    """Emit vector instructions for one dtype."""
 
     def __init__(self, context: Any, builder: Any, dtype: Any) -> None:
         self.context, self.builder, self.dtype = context, builder, dtype
@@ -42,7 +42,7 @@ class _Code:
         self.kind, self.bytes = ir.VectorType(number, LANES), context.get_abi_sizeof(number)
 
     def place(self, kind: Any, array: Any, row: Any, column: Any) -> Any:
-        """The address in an array of two axes without gaps."""
+        """Return the address of an entry of a contiguous matrix."""
         held = self.context.make_array(kind)(self.context, self.builder, array)
         stride = self.builder.extract_value(held.shape, 1)
         at = self.builder.add(self.builder.mul(row, stride), column)
@@ -57,7 +57,7 @@ class _Code:
         self.builder.store(value, place, align=self.bytes)
 
     def all(self, value: Any, kind: Any) -> Any:
-        """Lanes as they are, or a number in each of them."""
+        """Return lanes as they are, a scalar broadcast to all lanes."""
         if isinstance(kind, Lanes):
             return value
         value = self.context.cast(self.builder, value, kind, self.dtype)
@@ -74,7 +74,7 @@ class _Code:
 
 @intrinsic
 def load(typing, array, row, column):  # type: ignore[no-untyped-def]
-    """Lanes of a row of an array, from a column on."""
+    """Load lanes of a row of an array, from a column on."""
 
     def write(context, builder, signature, args):  # type: ignore[no-untyped-def]
         code = _Code(context, builder, signature.args[0].dtype)
@@ -85,7 +85,7 @@ def load(typing, array, row, column):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def store(typing, array, row, column, lanes):  # type: ignore[no-untyped-def]
-    """Write lanes to a row of an array, from a column on."""
+    """Store lanes in a row of an array, from a column on."""
 
     def write(context, builder, signature, args):  # type: ignore[no-untyped-def]
         code = _Code(context, builder, signature.args[0].dtype)
@@ -97,7 +97,7 @@ def store(typing, array, row, column, lanes):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def mul_add(typing, x, y, total):  # type: ignore[no-untyped-def]
-    """x y + total, of lanes, or a number for all of them; the last are lanes."""
+    """Return x y + total; x and y are lanes or scalars, total is lanes."""
 
     def write(context, builder, signature, args):  # type: ignore[no-untyped-def]
         code = _Code(context, builder, signature.return_type.dtype)
@@ -110,7 +110,7 @@ def mul_add(typing, x, y, total):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def bend(typing, lanes, above, below):  # type: ignore[no-untyped-def]
-    """One of two where lanes are above 0, the other one elsewhere."""
+    """Return `above` where lanes are above 0, else `below`."""
 
     def write(context, builder, signature, args):  # type: ignore[no-untyped-def]
         code = _Code(context, builder, signature.args[0].dtype)
@@ -123,7 +123,7 @@ def bend(typing, lanes, above, below):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def total_of(typing, lanes):  # type: ignore[no-untyped-def]
-    """The sum of lanes."""
+    """Return the sum of lanes."""
 
     def write(context, builder, signature, args):  # type: ignore[no-untyped-def]
         number = context.get_value_type(signature.return_type)
@@ -136,7 +136,7 @@ def total_of(typing, lanes):  # type: ignore[no-untyped-def]
 
 
 def _tile(columns: int) -> Any:
-    """out += left @ right of ROWS rows and so many times LANES columns, all in registers."""
+    """Return code for out = start + left @ right on a tile of ROWS x (columns * LANES)."""
 
     @intrinsic
     def tile(typing, out, start, left, right, terms, row, column):  # type: ignore[no-untyped-def]
@@ -172,7 +172,7 @@ _one, _two, _three = _tile(1), _tile(2), _tile(3)
 
 @numba.njit(nogil=True, cache=True)
 def product(out, start, left, right, rows, terms):  # type: ignore[no-untyped-def]
-    """out = start + left @ right, so many rows and terms."""
+    """Compute out = start + left @ right for the given numbers of rows and terms."""
     width = out.shape[1]
     for row in range(0, rows, ROWS):
         column = 0
@@ -187,5 +187,5 @@ def product(out, start, left, right, rows, terms):  # type: ignore[no-untyped-de
 
 @numba.njit(nogil=True, cache=True)
 def next_rows(rows):  # type: ignore[no-untyped-def]
-    """The next multiple of what a tile has."""
+    """Round up to a multiple of the rows per tile."""
     return -(-rows // ROWS) * ROWS

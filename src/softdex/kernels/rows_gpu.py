@@ -1,7 +1,7 @@
-"""Fused: lookups and updates of table rows as single GPU kernels (Triton), nothing in between kept.
+"""Lookups and updates of table rows as single Triton kernels, without intermediate tensors.
 
-Each does what its plain form does on a CPU: `Table.dots`, `Table.bag`, `RowAdam._update`,
-`kmeans.nearest`, `draw.drawn`.
+Each computes what its plain form does on a CPU: `Table.dots`, `Table.bag`, `RowAdam._update`,
+`kmeans.nearest`, and the counts of `objective/resample.py`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS = 16  # rows a program holds at a time
+ROWS = 16  # rows per program at a time
 REPEATS = 8  # lookups of one row that are added at a time
-POINTS, WORDS, COLUMNS = 128, 64, 32  # of a product of points and words
-CELLS = 1024  # of a row that is summed up, at a time
+POINTS, WORDS, COLUMNS = 128, 64, 32  # tile of a product of points and codewords
+CELLS = 1024  # cells of a row that are summed at a time
 
 
 @triton.jit
@@ -129,7 +129,7 @@ def _nearest(
 
 @triton.jit
 def _below(logs, seed, ends, out, size, draws, STEPS: tl.constexpr, CELLS: tl.constexpr):
-    """Of one row: sorted points of a line to `ends`, then how many lie below each step to `out`."""
+    """For one row, write sorted points to `ends`, and how many lie below each step to `out`."""
     row = tl.program_id(0).to(tl.int64)
     key, place = tl.load(seed), tl.arange(0, CELLS)
     line = tl.zeros((), tl.float64)
@@ -163,7 +163,7 @@ def _below(logs, seed, ends, out, size, draws, STEPS: tl.constexpr, CELLS: tl.co
 
 
 def dots(query: Tensor, table: Tensor, ids: Tensor) -> Tensor:
-    """Inner products (B, N) of queries (B, D) with the rows ids (B, N)."""
+    """Return the inner products (B, N) of queries (B, D) with the rows `ids` (B, N)."""
     size, n = ids.shape
     out = torch.empty(size, n, device=query.device)
     dim = table.shape[1]
@@ -174,7 +174,7 @@ def dots(query: Tensor, table: Tensor, ids: Tensor) -> Tensor:
 
 
 def bags(table: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-    """Weighted sums (B, D) of the rows ids (B, N), -1 for none."""
+    """Return weighted sums (B, D) of the rows `ids` (B, N), -1 for none."""
     (size, n), dim, step = ids.shape, table.shape[1], 8 * ROWS
     parts = triton.cdiv(n, step)
     out = torch.empty(size, parts, dim, device=table.device)
@@ -185,7 +185,7 @@ def bags(table: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
 
 
 def nearest(points: Tensor, words: Tensor) -> Tensor:
-    """The nearest of words (C, D) of each point (N, D); rows may lie apart."""
+    """Return the nearest codeword (C, D) of each point (N, D), (N,); rows may be strided."""
     out = torch.empty(len(points), dtype=torch.int64, device=points.device)
     _nearest[(triton.cdiv(len(points), POINTS),)](
         points, words, words.square().sum(1), out, len(points), *words.shape,
@@ -195,9 +195,12 @@ def nearest(points: Tensor, words: Tensor) -> Tensor:
 
 
 def below(log_weight: Tensor, seed: Tensor, draws: int) -> Tensor:
-    """How many of so many draws a row fall on a candidate or one before it, (B, N) int32.
+    """Draw multinomial samples per row and return their cumulative counts, (B, N) int32.
 
-    `seed` is one number on the device: the same one gives the same draws.
+    Args:
+        log_weight: unnormalised log-probabilities (B, N).
+        seed: one number on the device; equal seeds give equal draws.
+        draws: samples per row.
     """
     rows, size = log_weight.shape
     ends = torch.empty(rows, draws + 1, dtype=torch.float64, device=log_weight.device)
@@ -219,10 +222,15 @@ def adam(
     eps: float,
     decay: float,
 ) -> None:
-    """Adam on the rows of sorted ids (M,), each with the sum of its weighted gradients.
+    """Update table rows by Adam, each with the sum of its weighted gradients.
 
-    Ids as large as the table are nobody's. `source` (M,) says which row of `grads` belongs to an
-    id; `tables` are age, first and second moment, and weights.
+    Args:
+        ids: sorted rows (M,), repeated once per lookup; the table's length stands for no row.
+        source: row of `grads` per id (M,).
+        weights: factor of the gradient per id (M,); None: 1.
+        grads: gradients (R, D).
+        tables: age, first moment, second moment and weights.
+        lr, b1, b2, eps, decay: of AdamW.
     """
     age, first, second, table = tables
     wide = triton.next_power_of_2(table.shape[1])

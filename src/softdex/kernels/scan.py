@@ -1,12 +1,12 @@
-"""Search an inverted multi-index on a CPU: open the best cells, score their items, keep the best.
+"""Search an inverted multi-index on a CPU: open the best cells, score their items, keep the top k.
 
 Cell (a, b) has the number a C + b and, for a query z, the priority
 
     z . words[0, a] + z . words[1, b] + |z| reach + bias
 
 where reach grows with the distance of its items from the sum of its words, and bias is their mean
-offset. Scores are exact; but items are first looked at as bytes, a quarter of the memory, and those
-that stay below the best k by more than the error of rounding are passed over.
+offset. Scores are exact. Items are first bounded by 8-bit codes, which take a quarter of the
+memory; an item whose bound is below the current top k is skipped.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from softdex.data.ragged import Ragged
 from softdex.errors import ShapeError
 from softdex.messages import say_if_compiling
 
-REACH = 2.4  # of the deviations, in a direction, of a cell's items from their words: lifts the cell
-LEAST = np.float32(-3e38)  # every priority of a cell with items is above it
-PROBES = 1024  # items, evenly spread, whose cells tell how many items lie above a priority
-BANDS = 64  # of priorities: the order of cells matters only in the last band that is opened
-BATCH = 64  # queries a thread takes at a time
-AHEAD = 6  # cells whose memory is asked for in advance
+REACH = 2.4  # standard deviations of a cell's items from their words, added to its priority
+LEAST = np.float32(-3e38)  # below the priority of every cell with items
+PROBES = 1024  # evenly spread items, whose cells estimate how many items lie above a priority
+BANDS = 64  # of priorities: cells are sorted only within the last band that is opened
+BATCH = 64  # queries per thread at a time
+AHEAD = 6  # cells prefetched
 BLOCK = 65_536  # vectors prepared at a time
 
 
 class Lists(NamedTuple):
-    """N items in the order of their cells, and what is known of the cells of C * C words."""
+    """N items in cell order, and figures of the C * C cells."""
 
     words: np.ndarray  # (2, C, D)
     starts: np.ndarray  # (C * C + 1,) int32: a cell holds positions starts[cell:cell + 2]
@@ -43,24 +43,24 @@ class Lists(NamedTuple):
     vectors: np.ndarray  # (N, D)
     offsets: np.ndarray  # (N,), or empty
     codes: np.ndarray  # (N, D) int8: vectors[p] is about margins[p, 0] * codes[p]
-    margins: np.ndarray  # (N, 2): the unit of the codes; the most that a score is off if |z| = 1
+    margins: np.ndarray  # (N, 2): unit of the codes; largest error of a score for |z| = 1
     reach: np.ndarray  # (C, C), -inf where a cell is empty
     bias: np.ndarray  # (C, C), or (0, C)
-    crest: np.ndarray  # (2, C): the most of reach and of bias in a row of cells
-    probes: np.ndarray  # (2, PROBES): a and b of their cells
+    crest: np.ndarray  # (2, C): maximum of reach and of bias in a row of cells
+    probes: np.ndarray  # (2, PROBES): a and b of the probes' cells
 
 
 class _Room(NamedTuple):
-    """What a thread works in."""
+    """Scratch memory of one thread."""
 
-    cells: np.ndarray  # collected, in the order of their numbers
+    cells: np.ndarray  # collected cells, by number
     priorities: np.ndarray
     ranked: np.ndarray  # places in `cells`, band by band
     ends: np.ndarray  # of each band in `ranked`
     sizes: np.ndarray  # items of each band
-    place: np.ndarray  # positions of items that may be among the best
-    upper: np.ndarray  # their scores are at most this
-    lower: np.ndarray  # and at least this
+    place: np.ndarray  # positions of candidates
+    upper: np.ndarray  # upper bounds of their scores
+    lower: np.ndarray  # lower bounds
 
 
 def prepare(
@@ -70,10 +70,14 @@ def prepare(
     vectors: np.ndarray,
     offsets: np.ndarray | None = None,
 ) -> Lists:
-    """Ready for `scan`: the cells' ids (N,), vectors (N, D) and offsets (N,), all finite.
+    """Prepare items for `scan`.
 
     Args:
-        words: (2, C, D).   starts: (C * C + 1,), the position at which each cell begins.
+        words: codebooks (2, C, D).
+        starts: position at which each cell begins (C * C + 1,).
+        ids: items in cell order (N,).
+        vectors: of these items (N, D), finite.
+        offsets: of these items (N,), finite; None where the scorer has none.
     """
     (_, width, dim), items, sizes = words.shape, len(ids), np.diff(starts)
     cell = np.repeat(np.arange(width * width), sizes)
@@ -111,7 +115,7 @@ def prepare(
 
 
 def _steps(dim: int) -> int:
-    """A query's coordinates become whole numbers up to this; sums of products fit an int32."""
+    """Return the largest integer of a quantised query, such that inner products fit an int32."""
     return int(min(2**15 - 1, (2**31 - 1) // (128 * dim)))
 
 
@@ -124,10 +128,17 @@ def scan(
     exclude: Ragged | None = None,
     allow: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The best k items, by score and then id, of the cells that are opened for each query (B, D).
+    """Return the top k items of the cells opened for each query, by score and then id.
 
-    Cells are opened by priority, ties by number, until max(effort, k) items that may come back were
-    scored. Those are in `allow` (I,), one mask for all queries, and not in the query's `exclude`.
+    Cells are opened by priority, ties by number, until max(effort, k) allowed items were scored.
+
+    Args:
+        query: (B, D).
+        lists: from `prepare`.
+        k: items per query.
+        effort: items scored per query, at least.
+        exclude: item ids per query that must not come back.
+        allow: mask over items (I,) for all queries.
 
     Returns:
         ids (B, K) int64, -1 where there are no more, and scores (B, K), -inf there.
@@ -161,14 +172,14 @@ def scan(
         try:
             for done in work:
                 done.result()
-        except BaseException:  # Ctrl-C, say: do not wait for what has not begun
+        except BaseException:  # such as Ctrl-C: do not wait for batches that have not begun
             pool.shutdown(cancel_futures=True)
             raise
     return found, scores
 
 
 def _alike(query: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """An order of queries in which neighbours open many of the same cells: these stay in cache."""
+    """Order queries so that neighbours open many of the same cells, which then stay in cache."""
     if len(query) < BATCH:
         return np.arange(len(query))
     products = torch.from_numpy(query) @ torch.from_numpy(words).T
@@ -228,7 +239,7 @@ def _scan(  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _small(z, steps):  # type: ignore[no-untyped-def]
-    """The length of a query, and the query in whole numbers of a unit."""
+    """Return the norm of a query, the unit of its quantised form, and that form."""
     most = np.float32(1e-30)
     for d in range(len(z)):
         most = max(most, abs(z[d]))
@@ -248,7 +259,7 @@ def _products(words, z):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _level(values, wanted):  # type: ignore[no-untyped-def]
-    """A number that so many values reach, and few more."""
+    """Return a threshold that `wanted` values reach, and few more."""
     low, high = values.min(), values.max()
     for _ in range(16):
         middle = np.float32(0.5) * (low + high)
@@ -264,7 +275,7 @@ def _level(values, wanted):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _collect(left, right, norm, lists, low, high, room):  # type: ignore[no-untyped-def]
-    """The cells with low <= priority < high: how many."""
+    """Collect the cells with low <= priority < high; return their number."""
     width, n, top = len(left), 0, right.max()
     here = np.empty(width, np.float32)
     flags = np.zeros((width + 7) // 8 * 8, np.bool_)
@@ -300,7 +311,7 @@ def _collect(left, right, norm, lists, low, high, room):  # type: ignore[no-unty
 
 @numba.njit(nogil=True, cache=True)
 def _rank(starts, n, room):  # type: ignore[no-untyped-def]
-    """Sort the n collected cells into bands of priority, the highest first."""
+    """Sort the n collected cells into bands of falling priority."""
     cells, priorities, ends, sizes = room.cells, room.priorities, room.ends, room.sizes
     for band in range(BANDS):
         ends[band] = sizes[band] = 0
@@ -331,9 +342,10 @@ def _band(priority, peak, scale):  # type: ignore[no-untyped-def]
 def _open(  # type: ignore[no-untyped-def]  # noqa: C901
     lists, room, n, asked, scored, held, beat
 ):
-    """Bound the scores in the n ranked cells until enough: (scored, held, the bound to beat).
+    """Bound the scores in the n ranked cells until `need` items are scored.
 
-    All in one: a call that passes many arrays costs more than a cell.
+    Returns (scored, held, the bound to beat). One function: a call with many arrays costs more than
+    a cell.
     """
     z, norm, unit, small, mark, mine, allow, need, k = asked
     starts, ids, codes, margins = lists.starts, lists.ids, lists.codes, lists.margins
@@ -372,7 +384,7 @@ def _open(  # type: ignore[no-untyped-def]  # noqa: C901
                 held += 1
                 if held == len(place):
                     held = _drop(room, held, k)
-                    if held > len(place) // 4 * 3:  # ties, or nearly
+                    if held > len(place) // 4 * 3:  # ties, or near ties
                         held = _settle(lists, room, z, k, held)
                     beat = _level(lower[:held], k)
         begin = end
@@ -381,7 +393,7 @@ def _open(  # type: ignore[no-untyped-def]  # noqa: C901
 
 @numba.njit(nogil=True, cache=True)
 def _barred(item, mark, mine, allow):  # type: ignore[no-untyped-def]
-    """Whether an item may not come back; `mark` is set for every excluded one and for some more."""
+    """Return whether an item is filtered out; `mark` is set for excluded ids and their aliases."""
     if len(allow) and not allow[item]:
         return True
     if not mark[item & (len(mark) - 1)]:
@@ -392,7 +404,7 @@ def _barred(item, mark, mine, allow):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _drop(room, held, k):  # type: ignore[no-untyped-def]
-    """Let go of what is surely below k others; how many stay."""
+    """Drop candidates that are certainly below k others; return how many remain."""
     beat, n = _level(room.lower[:held], k), 0
     place, upper, lower = room.place, room.upper, room.lower
     for j in range(held):
@@ -404,7 +416,7 @@ def _drop(room, held, k):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _settle(lists, room, z, k, held):  # type: ignore[no-untyped-def]
-    """Score exactly what is held and keep the best k, in order; how many they are."""
+    """Score the candidates exactly and keep the top k in order; return how many there are."""
     if held > k:
         held = _drop(room, held, k)
     place, dim, flat = room.place[:held].copy(), len(z), lists.vectors.reshape(-1)
@@ -428,7 +440,7 @@ def _settle(lists, room, z, k, held):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _key(score, item):  # type: ignore[no-untyped-def]
-    """One number in the order of scores, and of falling numbers of items where they are equal."""
+    """Return an integer that sorts by score, equal scores by falling item id."""
     bits = np.int64(np.float32(score).view(np.int32))
     if bits < 0:
         bits = np.int64(-(2**31)) - bits  # -0 becomes 0
@@ -437,7 +449,7 @@ def _key(score, item):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _rough(codes, p, small):  # type: ignore[no-untyped-def]
-    """The inner product of bytes with a query in whole numbers."""
+    """Return the inner product of an item's codes with a quantised query."""
     code, total = codes[p], np.int32(0)
     for d in range(len(small)):
         total = np.int32(total + np.int32(np.int32(code[d]) * np.int32(small[d])))
@@ -453,7 +465,7 @@ def _dot(a, b):  # type: ignore[no-untyped-def]
 
 
 def _ask(context, array, at):  # type: ignore[no-untyped-def]
-    """Code that asks for a place of a flat array's memory before it is needed."""
+    """Emit a prefetch of an entry of a flat array."""
 
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -461,7 +473,7 @@ def _ask(context, array, at):  # type: ignore[no-untyped-def]
         place = builder.bitcast(builder.gep(data, [args[1]]), byte)
         kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
         function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        builder.call(function, [place, number(0), number(3), number(1)])  # to read, and again
+        builder.call(function, [place, number(0), number(3), number(1)])  # read, keep in cache
         return context.get_dummy_value()
 
     return types.void(array, at), code

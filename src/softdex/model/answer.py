@@ -27,7 +27,8 @@ from softdex.index.contract import MAX_MEMORY, Filter, Hits, Index
 from softdex.index.flat import Flat
 from softdex.model.asking import Asked, batch_size, blocks, query, query_of, whole
 from softdex.model.filter import allowed, check_columns
-from softdex.score.product import Constant, Cosine
+from softdex.score.counting import Constant
+from softdex.score.product import Cosine
 
 if TYPE_CHECKING:
     from softdex.model.retriever import Retriever

@@ -1,8 +1,8 @@
-"""Artifacts: one file that holds a model, written whole or not at all, never trusted blindly.
+"""Artifacts: one file per model, written whole or not at all, and checked before it is used.
 
-The file is an uncompressed zip with four members: `manifest.json` (readable as a model card),
-`tensors.safetensors`, `users.arrow` and `items.arrow`. The archive comment ends with the SHA-256
-of everything before it, so a damaged file is recognised before anything in it is used.
+The file is an uncompressed zip of four members: `manifest.json` (a readable model card),
+`tensors.safetensors`, `users.arrow` and `items.arrow`. The archive comment ends with the SHA-256 of
+everything before it, so a damaged file is recognised before anything in it is used.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ FORMAT, VERSION = "softdex", 1
 MEMBERS = ("manifest.json", "tensors.safetensors", "users.arrow", "items.arrow")
 SEAL = b"softdex sha256:"
 DIGEST = 64  # hex characters
-ARROW = b"ARROW1\0\0"  # how an Arrow file begins; a stream of messages follows
+ARROW = b"ARROW1\0\0"  # the head of an Arrow file; a stream of messages follows
 
 
 class Contents(NamedTuple):
-    """What an artifact holds."""
+    """The contents of an artifact."""
 
     manifest: dict[str, Any]
     tensors: dict[str, Tensor]
@@ -47,7 +47,7 @@ class Contents(NamedTuple):
 
 
 def write(path: Path, contents: Contents) -> None:
-    """Write to a temporary name beside `path`, sync, rename; on failure nothing is left."""
+    """Write an artifact beside `path`, sync and rename it; a failure leaves nothing behind."""
     manifest = {
         **contents.manifest,
         "format": FORMAT,
@@ -66,7 +66,7 @@ def write(path: Path, contents: Contents) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON holds it: numpy numbers as numbers, what is not finite as null."""
+    """Return a value as JSON holds it: numpy numbers as numbers, NaN and infinities as null."""
     if isinstance(value, Mapping):
         return {str(name): plain(inside) for name, inside in value.items()}
     if isinstance(value, (list, tuple)):
@@ -103,7 +103,7 @@ def _arrow_bytes(table: pa.Table) -> bytes:
 
 
 def read(path: Path) -> Contents:
-    """Read an artifact, or refuse it with the reason."""
+    """Read an artifact, or raise ArtifactError with the reason."""
     with refused(path):
         if not path.is_file():
             raise ArtifactError(f"load: no file {path}. Expected a model saved with save().")
@@ -121,20 +121,20 @@ def read(path: Path) -> Contents:
 
 @contextlib.contextmanager
 def refused(path: Path) -> Any:
-    """Whatever goes wrong with a file of unknown origin is one error that names the file."""
+    """Turn any error about a file of unknown origin into one ArtifactError that names it."""
     try:
         yield
     except ArtifactError:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.strerror:  # Arrow's own have none
+        if isinstance(error, OSError) and error.strerror:  # Arrow's own errors have none
             raise ArtifactError(f"load: cannot read {path} ({error.strerror}).") from None
         why = f"{type(error).__name__}: {str(error)[:200]}"
         raise ArtifactError(f"load: {path} is damaged ({why}). Save the model again.") from None
 
 
 def check_kinds(record: Mapping[str, Any], kinds: Mapping[str, Any], *, needed: bool) -> None:
-    """Refuse a record whose entries are not of these types."""
+    """Refuse a record whose entries have other types; `needed` entries must be there."""
     for name, kind in kinds.items():
         if name in record or needed:
             value = record.get(name)
@@ -203,7 +203,7 @@ def _shapes(tensors: dict[str, Tensor]) -> dict[str, list[Any]]:
 
 
 def _arrow_table(raw: bytes) -> pa.Table:
-    """A table from the messages of an Arrow file; its footer, which only repeats, is not read."""
+    """Return a table from the messages of an Arrow file; the redundant footer is not read."""
     if not raw.startswith(ARROW):
         raise ValueError("a member is not an Arrow file")
     stream = pa.py_buffer(raw)[len(ARROW) :]
@@ -216,10 +216,10 @@ def _arrow_table(raw: bytes) -> pa.Table:
 
 
 def _is_compressed(message: pa.ipc.Message) -> bool:
-    """Whether the buffers of a record batch would have to be inflated: a bomb, we never do it.
+    """Return whether the buffers of a record batch are compressed: inflating could be a bomb.
 
-    pyarrow does not say, so the flatbuffer is asked: Message.header (field 2) is a RecordBatch,
-    whose field 3 is there when it is compressed.
+    pyarrow does not tell, so the flatbuffer is read: Message.header (field 2) is a RecordBatch,
+    whose field 3 is present if it is compressed.
     """
     raw = message.metadata.to_pybytes()
 

@@ -26,7 +26,8 @@ from softdex.model.asking import batch_size, queries, who
 from softdex.model.export import with_vectors
 from softdex.model.kinds import TEMPERATURES
 from softdex.objective.softmax import log_mass
-from softdex.score.product import Dot, Product
+from softdex.score.contract import Product
+from softdex.score.product import Dot
 
 if TYPE_CHECKING:
     from softdex.model.retriever import Retriever

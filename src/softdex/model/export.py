@@ -18,7 +18,7 @@ from softdex.errors import SoftdexError
 from softdex.files import write_atomically
 from softdex.index.contract import MAX_MEMORY
 from softdex.model.asking import batch_size, queries, who
-from softdex.score.product import Product
+from softdex.score.contract import Product
 
 if TYPE_CHECKING:
     from softdex.model.retriever import Retriever

@@ -1,4 +1,4 @@
-"""Grow a tree: new items get leaves near what suits them, and a full tree one more level."""
+"""Grow a tree: seat new items at leaves among similar items; a full tree gets one more level."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from softdex.index.tree.learn import Stage, Weigh, by_histories, open_slots, sea
 from softdex.index.tree.tree import Tree
 from softdex.score.din import Din
 
-EVENTS = 1024  # at a time
-BLOCK = 256  # new items whose likeness to all slots is held at a time
+EVENTS = 1024  # scored at a time
+BLOCK = 256  # new items whose similarity to all slots is held at a time
 
 
 class Model(Protocol):
-    """What of a `Retriever` is asked."""
+    """The part of a `Retriever` that places new items."""
 
     encoder: Any
     seen: Ragged
@@ -33,15 +33,19 @@ class Model(Protocol):
 
 
 def with_items(tree: Tree, model: Model, log: Interactions, order: np.ndarray) -> Tree:
-    """A model's tree with the items of a log, by who has had them, or by their columns.
+    """Return the tree with new items, placed by their events, or else by their columns.
 
-    `order` says which of all items, the new ones the last, comes to each place.
+    Args:
+        tree: the model's.
+        model: to encode users with.
+        log: the new items and their events; no events: `log.item_table` places them.
+        order: the former id of each item; those from the former number of items on are new.
     """
     new = log.num_items
     if not len(log) and (model.item_table is None or log.item_table is None):
         raise DataError(
             "add_items: the model knows no columns of items to place new ones by. Give a log of "
-            "who has had them, or fit with an item table."
+            "their events, or fit with an item table."
         )
     tree = _with_room(tree, new)
     if len(log):
@@ -49,14 +53,13 @@ def with_items(tree: Tree, model: Model, log: Interactions, order: np.ndarray) -
     else:
         weigh = by_table(tree, model.item_table, log.item_table)
     item_of = _seated(tree, torch.arange(len(tree.alive), len(order)), weigh)
-    place = torch.from_numpy(np.argsort(order)).to(item_of)
-    alive = torch.cat([tree.alive, tree.alive.new_ones(new)])[torch.from_numpy(order)]
-    moved = torch.where(item_of >= 0, place[item_of.clamp(min=0).long()], -1)
-    return Tree(tree.scorer, **(tree.state() | {"item_of": moved, "alive": alive}))
+    alive = torch.cat([tree.alive, tree.alive.new_ones(new)])
+    grown = Tree(tree.scorer, **(tree.state() | {"item_of": item_of, "alive": alive}))
+    return grown.over(grown.scorer, order)
 
 
-def housed(tree: Tree, items: Tensor) -> Tree:
-    """With these known items, those whose leaves were given away in other ones."""
+def reinserted(tree: Tree, items: Tensor) -> Tree:
+    """Return the tree with these known items; those whose leaf was reused get another one."""
     lost = items[tree.slot_of[items] < 0]
     if len(lost):
         tree = tree.insert(items[tree.slot_of[items] >= 0])
@@ -67,7 +70,7 @@ def housed(tree: Tree, items: Tensor) -> Tree:
 
 
 def _with_room(tree: Tree, new: int) -> Tree:
-    """A copy that has leaves for so many more."""
+    """Return a copy that has leaves for `new` more items."""
     tree = Tree(copy.deepcopy(tree.scorer), **tree.state())
     while int(open_slots(tree).sum()) < new:
         tree = deeper(tree)
@@ -75,7 +78,7 @@ def _with_room(tree: Tree, new: int) -> Tree:
 
 
 def _seated(tree: Tree, items: Tensor, weigh: Weigh) -> Tensor:
-    """The item of each slot, these new ones among them, whose leaves have vectors now."""
+    """Seat new items and give their leaves vectors; return the item of each slot (S,)."""
     slots = seat(tree, len(items), weigh)
     _give_vectors(tree, slots)
     item_of = tree.item_of.clone()
@@ -84,8 +87,10 @@ def _seated(tree: Tree, items: Tensor, weigh: Weigh) -> Tensor:
 
 
 def deeper(tree: Tree) -> Tree:
-    """With one more level: each leaf has children, its item in the first, the others free. Where
-    there is one level, and all of it is scored, it becomes longer instead."""
+    """Return the tree with one more level: the item of each leaf moves to its first child.
+
+    A tree of one level, which is scored whole, doubles that level instead.
+    """
     scorer: Any = tree.scorer
     leaves = scorer.nodes.weight[tree.starts[-1] :]
     flat = tree.depth == 1
@@ -105,7 +110,7 @@ def deeper(tree: Tree) -> Tree:
 
 @torch.no_grad()
 def _give_vectors(tree: Tree, slots: Tensor) -> None:
-    """New leaves have the mean vector of the leaves beside them that somebody lives at."""
+    """Set the vectors of new leaves to the mean of the nearest leaves with a living item."""
     table = tree.scorer.nodes.weight
     leaves, live = table[tree.starts[-1] :], ~open_slots(tree)
     todo, mean_of_all = slots, leaves[live].mean(0)
@@ -123,7 +128,7 @@ def _give_vectors(tree: Tree, slots: Tensor) -> None:
 
 
 def by_log(tree: Tree, log: Interactions, model: Model) -> Weigh:
-    """What nodes weigh by the histories of those who have had the new items."""
+    """Weight nodes by their scores for the histories of the new items' users."""
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for start in range(0, len(log), EVENTS):
@@ -136,17 +141,19 @@ def by_log(tree: Tree, log: Interactions, model: Model) -> Weigh:
 
 
 def by_table(tree: Tree, known: pa.Table, new: pa.Table) -> Weigh:
-    """What nodes weigh by the mean likeness of their items to the new ones: values that they share,
-    rare ones more."""
+    """Weight nodes by the mean similarity of their items to the new ones.
+
+    Two items are similar by the values that they share; rare values count more.
+    """
     shared = [name for name in new.column_names if name in known.column_names]
     if not shared:
         raise DataError(
             f"add_items: the table has none of the columns that the model knows "
-            f"({', '.join(known.column_names)}). Give one, or a log of who has had the items."
+            f"({', '.join(known.column_names)}). Give one, or a log of the items' events."
         )
     words: dict[Any, int] = {}
     old_matrix, new_matrix = (_words(table.select(shared), words) for table in (known, new))
-    old_matrix.resize(known.num_rows, new_matrix.shape[1])  # it knows no word of the new ones alone
+    old_matrix.resize(known.num_rows, new_matrix.shape[1])  # the last words occur in new items only
     rare = np.log1p(known.num_rows / np.maximum(1, old_matrix.sum(0).A1))
     slot = tree.slot_of.cpu().numpy()
     lives = (~open_slots(tree)).cpu().numpy().astype(np.float32)
@@ -170,7 +177,7 @@ def by_table(tree: Tree, known: pa.Table, new: pa.Table) -> Weigh:
 
 
 def _words(table: pa.Table, words: dict[Any, int]) -> sp.csr_matrix:
-    """Which rows have which values, of all columns; new ones are added to `words`."""
+    """Return which rows have which values of any column, (rows, words); `words` is extended."""
     row, column = [], []
     for name in table.column_names:
         for i, cell in enumerate(table[name].to_pylist()):

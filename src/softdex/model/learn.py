@@ -24,10 +24,11 @@ from softdex.model.answer import searcher
 from softdex.model.artifact import plain
 from softdex.model.asking import batch_size, check
 from softdex.model.card import Card
-from softdex.model.kinds import not_finite, saved_tensors
+from softdex.model.kinds import saved_tensors
 from softdex.model.parts import Known, Parts, known_from, parts_from
 from softdex.model.retriever import Retriever
 from softdex.model.start import take_over
+from softdex.shapes import not_finite
 from softdex.solve.checkpoint import Checkpointer
 from softdex.solve.loop import Job, Measure, Outcome, Run, Trainer
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softdex.encode.table import fused_for
+from softdex.kernels.dispatch import fused_for
 from softdex.messages import say_if_compiling
 
 PAIRS_AT_A_TIME = 2**24  # of a row and a candidate, counted on a GPU

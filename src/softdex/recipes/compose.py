@@ -24,7 +24,8 @@ from softdex.objective.sampled import sampled_softmax
 from softdex.objective.softmax import log_mass
 from softdex.objective.table import ON_DRAWS, LossOnDraws
 from softdex.options import at_least_0, below_1, from_0_to_1, one_of, only, positive
-from softdex.score.product import Cosine, Dot, Product, Scorer
+from softdex.score.contract import Product, Scorer
+from softdex.score.product import Cosine, Dot
 from softdex.solve.gradient.trainer import Negatives
 
 CPU_WORK, GPU_WORK = 1e9, 1e11  # multiplications of a full softmax that a sampled step costs

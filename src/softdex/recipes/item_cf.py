@@ -11,7 +11,7 @@ from softdex.data.interactions import Interactions
 from softdex.encode.counting import Neighbours
 from softdex.options import at_least_0, from_0_to_1, positive
 from softdex.recipes.variant import Variant
-from softdex.score.product import Sparse
+from softdex.score.counting import Sparse
 from softdex.solve.closed.neighbours import cosine_neighbours
 
 SPACE = {

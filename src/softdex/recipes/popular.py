@@ -8,18 +8,18 @@ import numpy as np
 import torch
 
 from softdex.data.interactions import Interactions
-from softdex.encode.counting import Anyone
+from softdex.encode.counting import Unpersonalised
 from softdex.errors import SoftdexError
 from softdex.options import positive
 from softdex.recipes.variant import Variant
-from softdex.score.product import Constant
+from softdex.score.counting import Constant
 
 VARIANTS = {"popular": Variant("Rank items by their number of events, the same for every user.")}
 
 
 def popular(
     train: Interactions, *, half_life: Annotated[float | None, positive] = None
-) -> tuple[Anyone, Constant]:
+) -> tuple[Unpersonalised, Constant]:
     """Rank items by how many events they have, the same for everybody.
 
     Args:
@@ -32,4 +32,4 @@ def popular(
             raise SoftdexError("popular: half_life needs a time column. Name it: read(time=...).")
         weight = weight * np.exp2((train.time - train.time.max()) / half_life)
     counts = np.bincount(train.item, weights=weight, minlength=train.num_items)
-    return Anyone(), Constant(torch.from_numpy(counts.astype(np.float32)))
+    return Unpersonalised(), Constant(torch.from_numpy(counts.astype(np.float32)))

@@ -13,7 +13,7 @@ from softdex.data.interactions import Interactions
 from softdex.encode.sequence import Dnn, Sequence
 from softdex.errors import SoftdexError
 from softdex.index.flat import Flat
-from softdex.index.imi.index import log_popularity
+from softdex.index.imi.books import log_popularity
 from softdex.options import at_least_0, below_1, one_of, only, positive
 from softdex.recipes.compose import Ids, Sampling, vectors_of
 from softdex.recipes.variant import Variant

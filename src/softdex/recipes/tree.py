@@ -11,7 +11,8 @@ import torch
 from softdex.data.interactions import Interactions
 from softdex.encode.history import Recent
 from softdex.errors import SoftdexError
-from softdex.index.tree import build, learn
+from softdex.index.tree import build
+from softdex.index.tree.deal import RULES
 from softdex.index.tree.tree import Tree
 from softdex.machine import pick_device
 from softdex.messages import say
@@ -111,7 +112,7 @@ def tree(
     rounds: Annotated[int, positive] = 1,
     relearn: Annotated[str, one_of(*BY)] = "softmax",
     gap: Annotated[int, positive, IN_ROUNDS] = 7,
-    deal: Annotated[str, one_of(*learn.RULES), IN_ROUNDS] = "auction",
+    deal: Annotated[str, one_of(*RULES), IN_ROUNDS] = "auction",
     per_item: Annotated[int, positive, IN_ROUNDS] = 64,
     move: Annotated[bool, IN_ROUNDS] = True,
     restart: Annotated[bool, IN_ROUNDS] = False,

@@ -10,7 +10,8 @@ import torch
 from softdex.data.interactions import Interactions
 from softdex.index.contract import Index
 from softdex.index.flat import Flat
-from softdex.index.imi.index import build, codewords_for, log_popularity
+from softdex.index.imi.books import codewords_for, log_popularity
+from softdex.index.imi.index import build
 from softdex.objective.in_batch import CORRECTIONS
 from softdex.options import at_least_0, from_0_to_1, one_of, only, positive
 from softdex.recipes.compose import Towers

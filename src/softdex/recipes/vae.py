@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from softdex.data.interactions import Interactions
-from softdex.encode.history import Vae
+from softdex.encode.vae import Vae
 from softdex.options import at_least_0, below_1, only, positive
 from softdex.recipes.compose import Sampling
 from softdex.recipes.variant import Variant

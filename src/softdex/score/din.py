@@ -1,33 +1,40 @@
-"""DIN: how well an item, or a node of a tree of items, suits a history, by attention to it.
+"""DIN: score an item, or a node of a tree, by its attention to the history.
 
-Shapes: B histories of L items, N items or nodes, D numbers a vector, A of the attention, F, G and H
-of the layers.
+Shapes: B histories of L items, N items or nodes, D dimension, A attention units, F, G and H layer
+widths, R rows of the node table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, Self, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm, layer_norm, prelu
 
 from softdex.encode.table import Table, table_of
-from softdex.kernels.attend_cpu import attend
+from softdex.kernels.dispatch import attend
+from softdex.score.contract import extended
+from softdex.shapes import FLOATS, LONGS, Layout, Sizes, Tensors, arguments, kept
 
 Rows = Callable[[Tensor], Tensor]
-"""Item ids -> the rows of the table that stand for them, -1 for none."""
+"""Item ids -> rows of the node table that stand for them, -1 for none."""
 NORMS = ("none", "layer", "batch")
 MOMENTUM, TINY = 0.1, 1e-5
+MOST_PLACES = 2**20  # longest history that a file may ask for
 LAYERS = ("first", "second", "third")
 
 
-class Seen(NamedTuple):
-    """Histories as one level of a tree sees them: what depends on them alone, computed once.
+class HistoryAtLevel(NamedTuple):
+    """Histories with items replaced by their ancestors at one level of a tree.
 
-    Their vectors (B, L, D), 0 where there is no item, their part of the attention (B, L, A), what
-    each would add to the first layer (B, L, F), and where there is an item (B, L).
+    Attributes:
+        vectors: of the ancestors (B, L, D), 0 for padding.
+        attention: their share in the attention units (B, L, A).
+        first: their share in the first layer, for an attention weight of 1 (B, L, F).
+        real: whether the position holds an item (B, L).
     """
 
     vectors: Tensor
@@ -38,29 +45,49 @@ class Seen(NamedTuple):
 
 @final
 class Din(nn.Module):
-    """score(history, n) of rows n of a table; the history's items are rows of it, too.
+    """Score rows n of a node table for a history, whose items are rows of the same table.
 
         weight_k = prelu(weigh . prelu(see_1 a_k + see_2 (a_k * w_n) + see_3 w_n + b) + c)
         x = (sum of weight_k a_k over each window of the history, w_n)
         score = last . third(second(first(x))) + d,  each layer prelu(norm(x W + b))
 
     a_k is the vector of the k-th item of the history, w_n that of n. The first layer is linear in
-    the weights, so windows are never summed: each item's share of it is computed once a history.
-    Histories stand at the right, -1 before their beginning.
+    the weights, so windows are never summed: the share of each item is computed once per history.
+    Histories are padded with -1 at the beginning.
 
     Args:
         nodes: vectors (R, D).
-        see: (3, D, A), of history, product and node.
-        see_units: (3, A): bias and slope of each unit, and what it weighs.
-        weigh: (2,): bias and slope of the weight.
-        windows: how many places each window has, the oldest first, (W,).
-        first, second, third: (W D + D, F), (F, G), (G, H).
-        first_units, ...: (4, F) and so on: bias, slope, and scale and shift of the norm.
-        first_stats, ...: (2, F) and so on: mean and variance of each unit, of the batches so far.
-        last, last_bias: (H,) and ().
-        norm: a number of NORMS.
+        see: weights (3, D, A) of history, product and node.
+        see_units: bias, slope and output weight of the attention units (3, A).
+        weigh: bias and slope of the attention weight (2,).
+        windows: positions per window, the oldest first (W,).
+        first, second, third: layers (W D + D, F), (F, G), (G, H).
+        first_units, ...: bias, slope, and scale and shift of the norm, (4, F) and so on.
+        first_stats, ...: running mean and variance for the batch norm, (2, F) and so on.
+        last, last_bias: output, (H,) and ().
+        norm: index into NORMS.
     """
 
+    tensors: ClassVar[Layout] = {
+        "nodes.weight": (FLOATS, "RD"),
+        "see": (FLOATS, "3DA"),
+        "see_units": (FLOATS, "3A"),
+        "weigh": (FLOATS, "2"),
+        "windows": (LONGS, "W"),
+        "first": (FLOATS, "EF"),
+        "first_units": (FLOATS, "4F"),
+        "first_stats": (FLOATS, "2F"),
+        "second": (FLOATS, "FG"),
+        "second_units": (FLOATS, "4G"),
+        "second_stats": (FLOATS, "2G"),
+        "third": (FLOATS, "GH"),
+        "third_units": (FLOATS, "4H"),
+        "third_stats": (FLOATS, "2H"),
+        "last": (FLOATS, "H"),
+        "last_bias": (FLOATS, ""),
+        "norm": (LONGS, ""),
+    }
+    is_product = False
     windows: Tensor
 
     def __init__(
@@ -98,15 +125,28 @@ class Din(nn.Module):
         self.register_buffer("norm", norm)
         self.sizes: list[int] = windows.tolist()
         self.kind, self.most, self.num_items = NORMS[int(norm)], sum(self.sizes), len(self.nodes)
-        self.pair_bytes = 4 * (2 * self.most + 8 * first.shape[1])  # while it is scored
+        self.pair_bytes = 4 * (2 * self.most + 8 * first.shape[1])
 
-    def num_queries(self, query: Tensor | Seen) -> int:
-        """How many histories there are."""
-        return len(query.real if isinstance(query, Seen) else query)
+    @staticmethod
+    def check(tensors: Tensors, sizes: Sizes) -> None:
+        """Refuse windows, layers and norms that do not fit together."""
+        windows = tensors["windows"]
+        good = bool((windows > 0).all()) and sizes["E"] == (sizes["W"] + 1) * sizes["D"]
+        if not good or int(windows.sum()) > MOST_PLACES or int(tensors["norm"]) not in range(3):
+            raise ValueError("the scorer's windows, layers or norm do not fit together")
 
-    def seen(self, query: Tensor, *rows: Rows) -> Seen:
-        """Histories (B, L) of item ids, where these rows stand for items; where each of several
-        do, one behind the other."""
+    def num_queries(self, query: Tensor | HistoryAtLevel) -> int:
+        """Return the number of histories."""
+        return len(query.real if isinstance(query, HistoryAtLevel) else query)
+
+    def seen(self, query: Tensor, *rows: Rows) -> HistoryAtLevel:
+        """Return histories (B, L) of item ids as a level sees them.
+
+        Args:
+            query: item ids, padded with -1 at the beginning.
+            rows: the rows that stand for items; given several, their histories are concatenated
+                along the batch.
+        """
         query = query[:, -self.most :]
         known, at = query >= 0, query.clamp(min=0)
         ids = torch.cat([torch.where(known, each(at), -1) for each in rows])
@@ -119,11 +159,11 @@ class Din(nn.Module):
             strict=True,
         )
         first = torch.cat([part @ weight for part, weight in parts], 1)
-        return Seen(vectors, vectors @ self.see[0] + self.see_units[0], first, real)
+        return HistoryAtLevel(vectors, vectors @ self.see[0] + self.see_units[0], first, real)
 
-    def forward(self, query: Tensor | Seen, ids: Tensor | slice) -> Tensor:
-        """Scores (B, N) of rows (N,) for all histories, or (B, N)."""
-        seen = query if isinstance(query, Seen) else self.seen(query, lambda ids: ids)
+    def forward(self, query: Tensor | HistoryAtLevel, ids: Tensor | slice) -> Tensor:
+        """Return scores (B, N) of rows (N,) for all histories, or (B, N)."""
+        seen = query if isinstance(query, HistoryAtLevel) else self.seen(query, lambda ids: ids)
         nodes = self.nodes(ids)
         own = nodes @ self.first[-nodes.shape[-1] :] + self.first_units[0]
         x = torch.bmm(self._weight(seen, nodes), seen.first) + own
@@ -135,8 +175,15 @@ class Din(nn.Module):
             x = prelu(x.flatten(0, 1), slope).view_as(x)
         return x @ self.last + self.last_bias
 
-    def _weight(self, seen: Seen, nodes: Tensor) -> Tensor:
-        """What each item of a history weighs for each node, (B, N, L)."""
+    def over(
+        self, order: np.ndarray, vectors: Tensor | None = None, offsets: Tensor | None = None
+    ) -> Self:
+        """Return the scorer over other rows, where rows are items; a tree keeps its nodes."""
+        given = arguments(kept(self))
+        return type(self)(**given | {"nodes": extended(given["nodes"], vectors, order)}).eval()
+
+    def _weight(self, seen: HistoryAtLevel, nodes: Tensor) -> Tensor:
+        """Return the attention weight of each item for each node, (B, N, L)."""
         (_, slope, weigh), (_, product, own) = self.see_units, self.see
         ends = self.weigh[0], self.weigh[1]
         given = seen.vectors, seen.attention, nodes, product, nodes @ own, slope, weigh, *ends
@@ -164,7 +211,18 @@ def random_din(
     scale: float = 0.1,
     generator: torch.Generator | None = None,
 ) -> Din:
-    """A scorer of this many rows with random weights."""
+    """Return a scorer of random weights.
+
+    Args:
+        rows: of the node table.
+        dim: dimension of the vectors.
+        windows: positions per window, the oldest first.
+        attention: number of attention units.
+        layers: widths of the three layers.
+        norm: one of NORMS.
+        scale: standard deviation of the vectors.
+        generator: of the weights.
+    """
 
     def random(*shape: int, by: float) -> Tensor:
         return torch.randn(*shape, generator=generator) * by
@@ -191,9 +249,10 @@ def random_din(
 
 
 def windows_of(length: int) -> tuple[int, ...]:
-    """Places of the windows of a history of this length, the oldest first; later ones are finer.
+    """Return positions per window for a history of this length, the oldest first.
 
-    Those of 69 places are S0's; shorter histories have fewer, longer ones a longer first window.
+    Later windows are finer. Those of 69 positions are DTR's; shorter histories have fewer windows,
+    longer ones a longer first window.
     """
     full = [20, 20, 10, 10, 2, 2, 2, 1, 1, 1]
     kept = last_windows(full, length)
@@ -202,7 +261,7 @@ def windows_of(length: int) -> tuple[int, ...]:
 
 
 def last_windows(sizes: list[int], length: int) -> list[int]:
-    """Places of the windows that the last so many places lie in, the first one cut."""
+    """Return the windows that cover the last `length` positions, the first one cut."""
     kept: list[int] = []
     for size in reversed(sizes):
         if length > sum(kept):

@@ -1,4 +1,4 @@
-"""Cells: which kind a column of a table is of, and its values one by one in one type."""
+"""Cells: the kind of a table's column, and its values, one by one, in one type."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ STORED = {
     "double": pa.float64(),
     "moment": pa.float64(),  # seconds since 1970
 }
-FEW = 1000  # whole numbers with no more distinct values than this are categories
+FEW = 1000  # integers with at most this many distinct values are categories
 REFUSED = (pa.ArrowException, OverflowError, TypeError, UnicodeError)
 
 
 class Cells(NamedTuple):
-    """The values of a column that are there, and the row of each, ascending."""
+    """The non-missing values of a column, and the row of each, ascending."""
 
     rows: np.ndarray
     values: pa.Array
 
 
-# which kind a column is of -----------------------------------------------------------------------
+# the kind of a column -----------------------------------------------------------------------
 
 
 def every_kind(table: pa.Table, where: str) -> dict[str, str]:
-    """The kind of each column that says what rows have in common."""
+    """Return the kind of each column that rows can share values of."""
     found: dict[str, str] = {}
     for name in table.column_names:
         _check_once(table, name, where)
@@ -45,15 +45,15 @@ def every_kind(table: pa.Table, where: str) -> dict[str, str]:
             found[name] = kind
     if not found:
         raise SoftdexError(
-            f"{where}: expected a column that says what rows have in common, got only ids and "
-            f"types that cannot be read ({first_few(table.column_names)}). Name a column and how "
-            f"to read it, for example {table.column_names[0] + ':category'!r}."
+            f"{where}: expected a column with values that rows share, got only ids and types that "
+            f"cannot be read ({first_few(table.column_names)}). Name a column and its kind, for "
+            f"example {table.column_names[0] + ':category'!r}."
         )
     return found
 
 
 def named_kinds(table: pa.Table, names: Sequence[str], where: str) -> dict[str, str]:
-    """The kind of each column that is asked for."""
+    """Return the kind of each of these columns."""
     if not names:
         known = first_few(table.column_names)
         raise SoftdexError(f"{where}: expected at least one column, got none. Known: {known}.")
@@ -66,9 +66,9 @@ def named_kinds(table: pa.Table, names: Sequence[str], where: str) -> dict[str, 
         kind = kind or _kind(table[name])
         if kind is None:
             raise DataError(
-                f"{where}: expected the column {name!r} to hold strings, numbers, truths, dates or "
-                f"lists of categories, got {table[name].type}. Leave it out, cast it, or say how "
-                f"to read it: {name + ':category'!r}."
+                f"{where}: expected the column {name!r} to hold strings, numbers, booleans, dates "
+                f"or lists of categories, got {table[name].type}. Drop it, cast it, or name its "
+                f"kind: {name + ':category'!r}."
             )
         found[name] = kind
     return found
@@ -80,7 +80,7 @@ def _check_once(table: pa.Table, name: str, where: str) -> None:
 
 
 def _parsed(given: str, known: Sequence[str], where: str) -> tuple[str, str | None]:
-    """The column and the kind that "name:kind" says; a column may have a colon in its name."""
+    """Return the column and the kind of "name:kind"; a column's name may have a colon."""
     if given in known:
         return given, None
     name, _, kind = given.rpartition(":")
@@ -90,7 +90,7 @@ def _parsed(given: str, known: Sequence[str], where: str) -> tuple[str, str | No
 
 
 def _kind(column: pa.ChunkedArray) -> str | None:
-    """The kind that follows from the type of a column and from how often its values repeat."""
+    """Return the kind that follows from a column's type and from how often its values repeat."""
     types, outside, kind = pa.types, _bare(column.type), inside(column.type)
     whole = types.is_integer(kind)
     discrete = whole or _is_string(kind) or types.is_boolean(kind)
@@ -120,14 +120,14 @@ def _are_ids(column: pa.ChunkedArray) -> bool:
 
 
 def _spelling(column: pa.ChunkedArray) -> tuple[int, int, int]:
-    """How many strings there are, how many distinct ones, and how many of those have a space."""
+    """Return the number of strings, of distinct ones, and of distinct ones with a space."""
     values = _cast(unwrapped(column), "string").drop_null()
     distinct = values.unique()
     return len(values), len(distinct), pc.sum(pc.match_substring(distinct, " ")).as_py() or 0
 
 
 def stored_as(kind: pa.DataType, read_as: str) -> str:
-    """The type that values are kept in: a name among STORED."""
+    """Return the type that values are stored in, a name in STORED."""
     types = pa.types
     if read_as == "text":
         return "string"
@@ -143,7 +143,7 @@ def stored_as(kind: pa.DataType, read_as: str) -> str:
 
 
 def _bare(kind: pa.DataType) -> pa.DataType:
-    """The type under a dictionary, an extension type or a run-length code."""
+    """Return the type under a dictionary, an extension type or a run-length encoding."""
     if isinstance(kind, pa.BaseExtensionType):
         return _bare(kind.storage_type)
     coded = pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind)
@@ -151,7 +151,7 @@ def _bare(kind: pa.DataType) -> pa.DataType:
 
 
 def inside(kind: pa.DataType) -> pa.DataType:
-    """The type of single values, be they in lists or not."""
+    """Return the type of single values, whether in lists or not."""
     kind = _bare(kind)
     return _bare(kind.value_type) if _is_listed(kind) else kind
 
@@ -180,7 +180,7 @@ def _is_listed(kind: pa.DataType) -> bool:
 
 
 def read_cells(table: pa.Table, name: str, to: str, where: str, *, lists: bool = True) -> Cells:
-    """The values of a column in the type they are kept in, those of a list one by one."""
+    """Return the values of a column in the type they are stored in, those of lists one by one."""
     if name not in table.column_names:
         return Cells(np.zeros(0, np.int64), pa.array([], STORED[to]))
     _check_once(table, name, where)
@@ -191,7 +191,7 @@ def read_cells(table: pa.Table, name: str, to: str, where: str, *, lists: bool =
     except REFUSED as error:
         raise DataError(
             f"{where}: expected the column {name!r} as {to}, got {column.type} "
-            f"({str(error)[:120]}). Cast the column first, or fit with columns that are like it."
+            f"({str(error)[:120]}). Cast the column first, or fit with columns of this type."
         ) from None
     if values.null_count:
         rows = rows[values.is_valid().to_numpy(zero_copy_only=False)]
@@ -205,7 +205,7 @@ def read_cells(table: pa.Table, name: str, to: str, where: str, *, lists: bool =
 
 
 def _unfold(column: pa.ChunkedArray, *, lists: bool) -> tuple[np.ndarray, pa.ChunkedArray]:
-    """The row of each value, and the values."""
+    """Return the row of each value, and the values."""
     rows = np.arange(len(column))
     if lists and _is_listed(column.type):
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
@@ -214,7 +214,7 @@ def _unfold(column: pa.ChunkedArray, *, lists: bool) -> tuple[np.ndarray, pa.Chu
 
 
 def _cast(values: pa.ChunkedArray, to: str) -> pa.ChunkedArray:
-    """Values in the type they are kept in, empty strings and NaN as null; raises if they change."""
+    """Cast values to the type they are stored in, empty strings and NaN to null; raise on loss."""
     types, kind = pa.types, values.type
     if types.is_nested(kind):
         raise TypeError("these are not single values")
@@ -234,12 +234,12 @@ def _cast(values: pa.ChunkedArray, to: str) -> pa.ChunkedArray:
 
 
 def _without_nan(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """NaN as null, and one zero instead of two."""
+    """Replace NaN by null, and -0 by 0."""
     return pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), pc.add(values, 0.0))
 
 
 def _seconds(values: pa.ChunkedArray, to: str) -> pa.ChunkedArray:
-    """Dates and timestamps as seconds since 1970 (naive ones: UTC), times and durations as long."""
+    """Return dates and timestamps as seconds since 1970 (naive: UTC), durations as seconds."""
     if _is_string(values.type):
         values = values.cast(pa.timestamp("us"))
     kind = values.type
@@ -252,7 +252,7 @@ def _seconds(values: pa.ChunkedArray, to: str) -> pa.ChunkedArray:
     if pa.types.is_date32(kind):
         return pc.multiply(whole.cast(pa.float64()), 86400.0)
     unit = "ms" if pa.types.is_date64(kind) else kind.unit
-    if unit == "ns" and to == "moment":  # a double cannot tell so many of them apart
+    if unit == "ns" and to == "moment":  # a double has too few digits for nanoseconds
         whole, unit = pc.divide(whole, 1000), "us"
     a_second = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[unit]
     return pc.divide(whole.cast(pa.float64(), safe=False), a_second)

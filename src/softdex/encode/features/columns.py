@@ -1,8 +1,8 @@
-"""Columns: what a table says of items or users, as tokens and numbers that a tower can read.
+"""Columns: turn the columns of an item or user table into tokens and numbers for a tower.
 
-Each column has its own rows in one token table: the first stands for a missing value, then comes
-one for each value seen (category) or for each bucket that words are hashed into (text). A number
-has the first one only.
+Each column owns rows of one token table: the first stands for a missing value; then follows one per
+known value (category), or one per bucket that words are hashed into (text). A number has the first
+one only.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ from softdex.encode.features.cells import (
 from softdex.errors import DataError, SoftdexError
 from softdex.options import check
 
-ENTRIES: dict[str, dict[str, type]] = {  # what is kept of a column besides its name
+ENTRIES: dict[str, dict[str, type]] = {  # stored of a column besides its name and kind
     "category": {"type": str, "values": list},
     "text": {"hashed": int},
     "number": {"type": str, "mean": float, "scale": float},
 }
-MOST = 2**24  # the largest size that is taken for one
-FAR = 1e6  # standardised numbers end here; none of 10**12 can be as far from their mean
-SEPARATORS = r"[^\p{L}\p{M}\p{N}_]+"  # RE2: what is no letter, mark, digit or underscore
+MOST = 2**24  # the largest size that an option may have
+FAR = 1e6  # standardised numbers are clipped here; no 10**12 numbers deviate as far
+SEPARATORS = r"[^\p{L}\p{M}\p{N}_]+"  # RE2: all but letters, marks, digits and underscores
 
 
 class Encoded(NamedTuple):
     """Rows of a table as a tower reads them.
 
-    ids (N, F) int64: rows of the token table, -1 pads the end of a row. weights (N, F) float32:
-    1 / number of values that the column has in the row, 0 at pads. numbers (N, M) float32:
-    standardised, 0 where missing. F is the most any row needs, at least 1.
+    Attributes:
+        ids: rows of the token table (N, F) int64, padded with -1; F is at least 1.
+        weights: 1 / number of values of the column in the row (N, F) float32, 0 for padding.
+        numbers: standardised numbers (N, X) float32, 0 where missing.
     """
 
     ids: np.ndarray
@@ -55,13 +56,13 @@ class Encoded(NamedTuple):
     numbers: np.ndarray
 
 
-# what is learnt of one column --------------------------------------------------------------------
+# one column --------------------------------------------------------------------
 
 
 @final
 @dataclass(frozen=True)
 class Category:
-    """Distinct values, sorted; each is a token. A cell may hold a list of them."""
+    """Distinct values, sorted; each is a token. A cell may hold a list of values."""
 
     name: str
     type: str
@@ -73,13 +74,13 @@ class Category:
         return 1 + len(self.values)
 
     def tokens(self, cells: Cells) -> tuple[np.ndarray, np.ndarray]:
-        """The row and the token of each value that was seen in learning."""
+        """Return the row and the token of each known value."""
         found = pc.fill_null(pc.index_in(cells.values, value_set=self.values), -1)
         ids = found.to_numpy(zero_copy_only=False).astype(np.int64) + 1
         return cells.rows[ids > 0], ids[ids > 0]
 
     def json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         values = self.values.to_pylist()
         return {"name": self.name, "kind": "category", "type": self.type, "values": values}
 
@@ -99,7 +100,7 @@ class Text:
         return 1 + self.hashed
 
     def tokens(self, cells: Cells) -> tuple[np.ndarray, np.ndarray]:
-        """The row and the token of each word."""
+        """Return the row and the token of each word."""
         split = pc.utf8_split_whitespace(cells.values)
         pieces = pc.list_flatten(split).dictionary_encode()
         words = self._buckets(pieces.dictionary).take(pieces.indices.to_numpy())
@@ -107,7 +108,7 @@ class Text:
         return rows[words.row_of], words.ids
 
     def _buckets(self, pieces: pa.Array) -> Ragged:
-        """The tokens of the words of each piece of text, of which none stands twice."""
+        """Return the tokens of the words of each distinct piece of text."""
         split = pc.split_pattern_regex(pc.utf8_lower(pieces), pattern=SEPARATORS)
         words = pc.list_flatten(split).cast(pa.large_binary()).to_pylist()
         ids = [1 + zlib.crc32(word) % self.hashed if word else 0 for word in words]
@@ -115,7 +116,7 @@ class Text:
         return Ragged(offsets(pc.list_value_length(split).to_numpy()), tokens).where(tokens > 0)
 
     def json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         return {"name": self.name, "kind": "text", "hashed": self.hashed}
 
 
@@ -131,7 +132,7 @@ class Number:
     size = 1
 
     def standard(self, cells: Cells, rows: int) -> np.ndarray:
-        """Standardised numbers (rows,), 0 where missing."""
+        """Return standardised numbers (rows,), 0 where missing."""
         numbers = np.zeros(rows)
         if self.scale:
             with np.errstate(over="ignore"):
@@ -140,18 +141,18 @@ class Number:
         return numbers
 
     def json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values."""
         found = {"name": self.name, "kind": "number", "type": self.type}
         return {**found, "mean": self.mean, "scale": self.scale}
 
 
-# what is learnt of a table -----------------------------------------------------------------------
+# a table -----------------------------------------------------------------------
 
 
 @final
 @dataclass(frozen=True)
 class Columns:
-    """How the columns of a table are read. A list keeps the first `max_values` distinct values."""
+    """How the columns of a table are read; a cell counts its first `max_values` distinct values."""
 
     parts: tuple[Category | Text | Number, ...]
     max_values: int
@@ -163,11 +164,11 @@ class Columns:
 
     @property
     def numeric(self) -> int:
-        """Number of numeric columns, M."""
+        """Number of numeric columns, X."""
         return sum(isinstance(part, Number) for part in self.parts)
 
     def encode(self, table: pa.Table) -> Encoded:
-        """Tokens and numbers of each row; a column that the table lacks is missing everywhere."""
+        """Return tokens and numbers per row; a column that the table lacks counts as missing."""
         rows, first = table.num_rows, 0
         bags: list[Ragged] = []
         numbers: list[np.ndarray] = []
@@ -185,7 +186,7 @@ class Columns:
         return Encoded(*_padded(bags, rows), np.ascontiguousarray(side_by_side))
 
     def json(self) -> dict[str, Any]:
-        """As plain values, from which `columns_from_json` makes the same."""
+        """Return plain values, from which `columns_from_json` makes the same columns."""
         return {"max_values": self.max_values, "columns": [part.json() for part in self.parts]}
 
 
@@ -199,20 +200,19 @@ def learn_columns(
 ) -> Columns:
     """Learn how to read the columns of a table.
 
-    The kind of a column is said after its name ("title:text", "year:category", "price:number"),
-    or follows from its type. Strings, truths and dictionaries are categories, and so are lists of
-    them or of whole numbers. Strings are text if more than half of the values are distinct and at
-    least half of the distinct ones have a space in them. Whole numbers are categories if they have
-    at most 1,000 distinct values, or fewer than half as many as rows. All else is a number.
+    The kind of a column follows its name ("title:text", "year:category", "price:number"), or else
+    from its type. Strings, booleans and dictionaries are categories, and so are lists of them or of
+    integers. Strings are text if more than half of the values are distinct and at least half of the
+    distinct ones contain a space. Integers are categories if they have at most 1,000 distinct
+    values, or fewer than half as many as there are rows. Everything else is a number.
 
     Args:
         table: the rows to learn from.
-        names: the columns to read; None: all but those of nested types other than lists of
-            categories, those of types that cannot be read, and strings that look like ids (all
-            distinct, no spaces).
-        hashed: buckets that the words of each text column are hashed into.
-        max_values: the most values or words of one column that count in one row.
-        where: who asks, for messages.
+        names: columns to read; None: all but nested types other than lists of categories, types
+            that cannot be read, and strings that look like ids (all distinct, no spaces).
+        hashed: buckets per text column that words are hashed into.
+        max_values: values or words of one column that count in one row, at most.
+        where: the caller, for messages.
 
     Example:
         >>> table = pa.table({"genre": [["drama", "crime"], ["drama"]], "year": [1972, 1974]})
@@ -236,7 +236,7 @@ def _learn(
     to = stored_as(inside(table[name].type), kind)
     if kind == "text":
         text = Text(name, hashed)
-        read_cells(table, name, text.type, where)  # refused now rather than later
+        read_cells(table, name, text.type, where)  # refuse it now rather than later
         return text
     if kind == "number":
         cells = read_cells(table, name, to, where, lists=False)
@@ -246,12 +246,12 @@ def _learn(
 
 
 def _moments(numbers: np.ndarray) -> tuple[float, float]:
-    """Mean and standard deviation, to the last bit the same in any order of the rows."""
+    """Return mean and standard deviation, bit for bit the same in any order of the rows."""
     numbers = np.sort(numbers)
     if not len(numbers) or numbers[0] == numbers[-1]:
         return (float(numbers[0]) if len(numbers) else 0.0), 0.0
     largest = float(np.abs(numbers[[0, -1]]).max())
-    power = math.frexp(largest)[1]  # without it squares may overflow
+    power = math.frexp(largest)[1]  # otherwise squares could overflow
     shares = np.ldexp(numbers, -power)
     mean = np.clip(shares.mean(), shares[0], shares[-1])
     scale = min(shares.std(), math.ldexp(largest, -power))
@@ -262,7 +262,7 @@ def _moments(numbers: np.ndarray) -> tuple[float, float]:
 
 
 def _bags(row: np.ndarray, ids: np.ndarray, rows: int, most: int) -> Ragged:
-    """The first few distinct ids of each row; 0, the missing one, where there are none."""
+    """Return the first `most` distinct ids of each row; 0, for missing, where there are none."""
     if (row[1:] == row[:-1]).any():
         first = _first_ones(row, ids)
         row, ids = row[first], ids[first]
@@ -276,7 +276,7 @@ def _bags(row: np.ndarray, ids: np.ndarray, rows: int, most: int) -> Ragged:
 
 
 def _first_ones(row: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Which ids come for the first time in their row."""
+    """Return which ids occur for the first time in their row."""
     pairs = row * (ids.max() + 1) + ids
     order = np.argsort(pairs, kind="stable")  # fast, since rows are sorted
     pairs = pairs[order]
@@ -286,14 +286,14 @@ def _first_ones(row: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 
 def _where_missing(present: np.ndarray, rows: int) -> Ragged:
-    """Id 0 in the rows that have no number, nothing in the others."""
+    """Return id 0 in the rows that have no number, nothing in the others."""
     missing = np.ones(rows, np.int64)
     missing[present] = 0
     return Ragged(offsets(missing), np.zeros(missing.sum(), np.int64))
 
 
 def _padded(bags: list[Ragged], rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """The ids of all bags side by side, and the weight of each."""
+    """Return the ids of all bags side by side, and their weights."""
     total = sum((bag.lengths for bag in bags), empty(rows).lengths)
     shape = (rows, max(1, int(total.max(initial=0))))
     ids, weights = np.full(shape, -1, np.int64), np.zeros(shape, np.float32)
@@ -311,7 +311,7 @@ def _padded(bags: list[Ragged], rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def columns_from_json(found: Any) -> Columns:
-    """The columns that `Columns.json` told of; anything else is a ValueError that says what."""
+    """Return the columns of a record from `Columns.json`; raise ValueError for anything else."""
     _check_entries(found, "columns", {"max_values": int, "columns": list})
     _check_sizes("columns", max_values=found["max_values"])
     parts = tuple(_part(entry) for entry in found["columns"])
@@ -341,7 +341,7 @@ def _part(found: Any) -> Category | Text | Number:
 
 
 def _check_entries(found: Any, what: str, kinds: dict[str, type]) -> None:
-    """Refuse a record unless its entries are these, and of these types."""
+    """Refuse a record unless it has exactly these entries, of these types."""
     if type(found) is not dict or set(found) != set(kinds):
         got = list(found) if type(found) is dict else found
         raise ValueError(f"columns: expected {what} with {', '.join(kinds)}, got {_short(got)}.")
@@ -353,7 +353,7 @@ def _check_entries(found: Any, what: str, kinds: dict[str, type]) -> None:
 
 
 def _sorted_values(name: str, stored: str, given: list[Any]) -> pa.Array:
-    """The values of a category, which must be of its type, distinct and sorted."""
+    """Return the values of a category; they must be of its type, distinct and sorted."""
     if stored not in STORED:
         raise ValueError(f"columns: expected a type of {', '.join(STORED)}, got {_short(stored)}.")
     what = f"the values of {_short(name)}"

@@ -1,8 +1,8 @@
-"""Features: vectors from the columns of a table, where a row may have no vector of its own."""
+"""Towers: vectors made of the columns of a table, with or without a vector per row."""
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 import pyarrow as pa
@@ -11,26 +11,28 @@ from torch import Tensor, nn
 
 from softdex.encode.features.columns import Columns, Encoded
 from softdex.encode.table import Table, version_of
+from softdex.shapes import FLOATS, Layout
 
 
 @final
 class Tower(nn.Module):
-    """Stands in the place of a `Table`: a row's vector is made of its features and its own vector.
+    """Stand for a `Table`: the vector of a row is made of its features and a vector of its own.
 
         vector = own + sum over columns of (mean of its values' vectors) + numbers . numeric
 
-    In training the own vector of a row is left out in a share of the steps (`dropout`), so that
-    features alone say something: they are all a new row has.
+    In training a row loses its own vector in a fraction `dropout` of the steps, so that features
+    alone are informative: a new row has nothing else.
 
     Args:
-        own: (rows, D), or None: features alone.
-        tokens: a vector of each value (V, D).
-        numeric: a vector of each numeric column (M, D).
+        own: vectors (rows, D); None: features alone.
+        tokens: vector of each value (V, D).
+        numeric: vector of each numeric column (X, D).
         features: of every row.
         columns: how tables are read.
-        dropout: share of the steps in which a row has no vector of its own.
+        dropout: fraction of the steps in which a row has no vector of its own.
     """
 
+    tensors: ClassVar[Layout] = {"tokens": (FLOATS, "VD"), "numeric": (FLOATS, "XD")}
     ids: Tensor
     weights: Tensor
     numbers: Tensor
@@ -58,26 +60,26 @@ class Tower(nn.Module):
 
     @property
     def dim(self) -> int:
-        """Length of a vector."""
+        """Dimension of the vectors."""
         return self.tokens.dim
 
     @property
     def device(self) -> torch.device:
-        """Where the vectors are."""
+        """Device of the vectors."""
         return self.tokens.device
 
     @property
     def version(self) -> tuple[Any, ...]:
-        """Changes whenever the vectors may."""
+        """Version of the vectors: a cache of what they determine is valid while it is equal."""
         own = None if self.own is None else self.own.version
         return own, self.tokens.version, version_of(self.numeric)
 
     def shuffle(self, generator: torch.Generator) -> None:
-        """Choose anew which rows have no vector of their own."""
+        """Draw anew which rows have no vector of their own."""
         self.salt.random_(0, 2**31, generator=generator)
 
     def forward(self, ids: Tensor | slice) -> Tensor:
-        """Vectors of these rows, (..., D); -1 stands for no row: any vector, and no update."""
+        """Return the vectors of these rows, (..., D); -1 gives an arbitrary one and no update."""
         rows = torch.arange(len(self), device=self.device)[ids] if isinstance(ids, slice) else ids
         flat = rows.reshape(-1)
         found = self._from_features(flat)
@@ -87,7 +89,7 @@ class Tower(nn.Module):
         return found.view(*rows.shape, self.dim)
 
     def all(self) -> Tensor:
-        """The vector of every row, for objectives that are a sum over all of them."""
+        """Return the vectors of all rows, for objectives that sum over them."""
         every = torch.arange(len(self), device=self.device)
         found = self._from_features(every)
         if self.own is None:
@@ -95,7 +97,7 @@ class Tower(nn.Module):
         return found + self.own.all() * (self._kept(every) >= 0).unsqueeze(1)
 
     def bag(self, ids: Tensor, weight: Tensor) -> Tensor:
-        """Weighted sums of vectors, (B, D): ids (B, L), -1 for none, and their weights (B, L)."""
+        """Return weighted sums (B, D) of vectors: ids (B, L), -1 for none, weights (B, L)."""
         values, shares = self._values(ids)
         found = self.tokens.bag(values.flatten(1), (shares * weight.unsqueeze(2)).flatten(1))
         real = weight * (ids >= 0)
@@ -103,7 +105,7 @@ class Tower(nn.Module):
         return found if self.own is None else found + self.own.bag(self._kept(ids), weight)
 
     def dots(self, query: Tensor, ids: Tensor) -> Tensor:
-        """Inner products (B, N) of queries (B, D) with their own rows, ids (B, N)."""
+        """Return inner products (B, N) of queries (B, D) with the rows `ids` (B, N)."""
         values, shares = self._values(ids)
         parts = self.tokens.dots(query, values.flatten(1)).view(values.shape)
         found = (parts * shares).sum(2)
@@ -114,7 +116,7 @@ class Tower(nn.Module):
         return found + self.own.dots(query, kept) * (kept >= 0)
 
     def of(self, table: pa.Table) -> Tensor:
-        """Vectors of new rows, by their features alone, (N, D)."""
+        """Return vectors of new rows by their features alone, (N, D)."""
         features = (torch.from_numpy(a).to(self.device) for a in self.columns.encode(table))
         ids, weights, numbers = features
         with torch.no_grad():
@@ -125,12 +127,12 @@ class Tower(nn.Module):
         return self.tokens.bag(values, shares) + self.numbers[flat] @ self.numeric
 
     def _values(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens and their weights of each id, (..., F); none where there is no row."""
+        """Return the tokens of each id and their weights, (..., F); none where there is no row."""
         values = torch.where((ids >= 0).unsqueeze(-1), self.ids[ids], -1)
         return values, self.weights[ids]
 
     def _kept(self, ids: Tensor) -> Tensor:
-        """The ids, -1 where the own vector is left out in this step."""
+        """Return the ids, -1 where the own vector is dropped in this step."""
         if not self.training or not self.dropout:
             return ids
         mixed = (ids * 2654435761 + self.salt * 40503) & 0xFFFFFFFF
@@ -156,8 +158,21 @@ def tower(
     own: bool = True,
     dropout: float = 0.0,
 ) -> Tower:
-    """A tower of random vectors over a table; rows that never occur have no vector of their own,
-    and values of theirs alone say nothing: no training reaches either."""
+    """Return a tower of random vectors over a table.
+
+    Vectors that training never updates are 0: those of rows without events, and of values that
+    occur in such rows only.
+
+    Args:
+        table: features of the rows.
+        columns: how it is read.
+        dim: dimension D.
+        scale: standard deviation of the vectors.
+        generator: of the vectors.
+        counts: events per row.
+        own: whether rows have a vector of their own.
+        dropout: fraction of the steps in which they have not.
+    """
     features = columns.encode(table)
 
     def random(rows: int) -> Tensor:

@@ -1,61 +1,58 @@
 """Tree: items are leaves, a search follows the best nodes of each level, a walk draws an item.
 
 Level 1 has any number of nodes and is scored whole; every node has `arity` children. A tree is an
-array of slots: node i of level j owns a block of them, so a parent is a division and children are a
-multiplication. Shapes: B queries, N ids, M walkers, S slots.
+array of slots: node i of level j owns a block of them, so the parent is a division and children are
+a multiplication. Shapes: B queries, N ids, M nodes, S slots.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, Self, final
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, final
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
-from softdex.data.ragged import Ragged
-from softdex.encode.history import padded
 from softdex.errors import DataError, ShapeError
-from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, edited
-from softdex.index.flat import ranked, top_k
-
-NOWHERE = -torch.inf
-LEAVES = 1024  # scored at a time where all of them are
+from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, edited, reordered
+from softdex.index.tree.beam import NOWHERE, Allowed, Level, levels, search
+from softdex.shapes import DOUBLES, FLAGS, INTS, LONGS, Layout, Sizes, Tensors
 
 
 class NodeScorer(Protocol):
-    """Scores nodes, which are rows of its table, level after level from the top."""
+    """Scores nodes, which are rows of its table, one level after the other from the top.
+
+    Attributes:
+        pair_bytes: memory per (query, node) pair while it is scored.
+        nodes: the table of node vectors.
+    """
 
     pair_bytes: int
     nodes: Any
 
     def num_queries(self, query: Any) -> int:
-        """How many queries there are."""
+        """Return the number of queries."""
         ...
 
     def seen(self, query: Any, *rows: Callable[[Tensor], Tensor]) -> Any:
-        """Queries as a level sees them, where these rows stand for items; as each of several
-        levels does, one behind the other."""
+        """Return queries as a level sees them; those of several levels are concatenated.
+
+        Args:
+            query: B queries.
+            rows: for each level, the rows that stand for items.
+        """
         ...
 
     def __call__(self, query: Any, ids: Tensor | slice) -> Tensor:
-        """Scores (B, N) of rows (N,) or (B, N) for a query that was seen."""
+        """Return scores (B, N) of rows (N,) or (B, N) for a query from `seen`."""
         ...
 
 
-class Level(NamedTuple):
-    """Nodes of a level, counted in it, (B, M), and their log-probabilities or scores (B, M)."""
-
-    nodes: Tensor
-    values: Tensor
-
-
 class Path(NamedTuple):
-    """Draws of a level, and the node that leads to a given item (B,) with its log-probability."""
+    """Draws of a level, and the ancestor of a given item (B,) with its log-probability (B,)."""
 
     draws: Level
     node: Tensor
@@ -64,21 +61,29 @@ class Path(NamedTuple):
 
 @final
 class Tree:
-    """Beam search and walks by local softmax.
+    """Beam search, and walks by a softmax among siblings.
 
         q(leaf) = softmax of level 1, times the softmax among siblings on every level below
 
     Args:
-        scorer: of nodes; rows are levels one behind the other.
-        item_of: the item of each slot (S,), -1 where it is free.
-        alive: which items may be found and drawn (I,).
-        arity: children of a node.
-        depth: levels.
-        effort: width of the beam.
-        product: whether the beam ranks by the product of the sigmoids of a node's scores and its
-            ancestors', and not by its own score.
+        scorer: of the nodes; its rows are the levels, concatenated.
+        item_of: item of each slot (S,), -1 for a free one.
+        alive: which items are in the index (I,).
+        arity: children per node.
+        depth: number of levels.
+        effort: width of the beam, by default.
+        product: the beam ranks by the product of the sigmoids of a node's own and its ancestors'
+            scores, not by its own score.
     """
 
+    tensors: ClassVar[Layout] = {
+        "item_of": (INTS, "S"),
+        "alive": (FLAGS, "I"),
+        "arity": (LONGS, ""),
+        "depth": (LONGS, ""),
+        "effort": (DOUBLES, ""),
+        "product": (FLAGS, ""),
+    }
     searches = True
 
     def __init__(
@@ -94,25 +99,36 @@ class Tree:
         self.scorer, self.item_of, self.alive = scorer, item_of, alive
         self.arity, self.depth, self.effort = int(arity), int(depth), float(effort)
         self.product, self.num_items = bool(product), len(alive)
-        self.home: Tree | None = None
         taken = (item_of >= 0).nonzero()[:, 0]
         self.slot_of = torch.full_like(alive, -1, dtype=torch.int64)
         self.slot_of[item_of[taken].long()] = taken
         here = (item_of >= 0) & alive[item_of.long()]
         self.sizes = [len(item_of) // self.width(j) for j in range(1, self.depth + 1)]
         self.starts = [sum(self.sizes[:j]) for j in range(self.depth)]
-        self.full = torch.cat([here.view(size, -1).any(1) for size in self.sizes])  # of each node
+        self.full = torch.cat([here.view(size, -1).any(1) for size in self.sizes])  # per node
         self.living = [int(part.sum()) for part in torch.split(self.full, self.sizes)]
-        self.before = pad(here.cumsum(0), (1, 0))  # how many live before each slot
+        self.before = pad(here.cumsum(0), (1, 0))  # living items before each slot
+
+    @staticmethod
+    def check(tensors: Tensors, sizes: Sizes, scorer: Any) -> None:
+        """Refuse slots, levels and nodes that do not fit together, and a tree without items."""
+        item_of, arity, levels = tensors["item_of"], int(tensors["arity"]), int(tensors["depth"])
+        taken, slots = item_of[item_of >= 0], len(item_of)
+        good = arity > 1 and 0 < levels < 64 and slots > 0 and slots % arity ** (levels - 1) == 0
+        good = good and int(item_of.min()) >= -1 and int(item_of.max()) < sizes["I"]
+        good = good and len(taken) > 0 and len(taken.unique()) == len(taken)  # type: ignore[no-untyped-call]
+        rows = sum(slots // arity**j for j in range(levels)) if good else -1
+        if rows != scorer.num_items or scorer.is_product or not float(tensors["effort"]) > 0:
+            raise ValueError("the tree's slots, levels and nodes do not fit together")
+        if not bool(tensors["alive"][taken.long()].any()):
+            raise ValueError("no item lives in the tree")
 
     def width(self, level: int) -> int:
-        """Slots of a node."""
+        """Return the number of slots under a node of a level."""
         return int(self.arity ** (self.depth - level))
 
     def rows(self, level: int) -> Callable[[Tensor], Tensor]:
-        """Items -> rows of their ancestors of this level, -1 for items without a place."""
-        if self.home is not None:
-            return self.home.rows(level)
+        """Return a map from items to the rows of their ancestors, -1 for items without a slot."""
         start, width = self.starts[level - 1], self.width(level)
 
         def found(ids: Tensor) -> Tensor:
@@ -122,22 +138,22 @@ class Tree:
         return found
 
     def seen(self, query: Any, *levels: int) -> Any:
-        """Queries as this level sees them; as each of several does, one behind the other."""
+        """Return queries as a level sees them; those of several levels are concatenated."""
         return self.scorer.seen(query, *map(self.rows, levels))
 
     def scores(self, seen: Any, level: int, nodes: Tensor | None = None) -> Tensor:
-        """Scores (B, N) of nodes (N,) or (B, N) of a level, None: all; -inf for empty ones."""
+        """Return scores (B, N) of nodes (N,) or (B, N) of a level, None: all; -inf if empty."""
         start, size = self.starts[level - 1], self.sizes[level - 1]
         return self.row_scores(
             seen, start + (torch.arange(size, device=self.full.device) if nodes is None else nodes)
         )
 
     def row_scores(self, seen: Any, rows: Tensor) -> Tensor:
-        """Scores (B, N) of nodes given as rows of the scorer's table; -inf for empty ones."""
+        """Return scores (B, N) of nodes given as rows of the scorer's table; -inf if empty."""
         return self.scorer(seen, rows).masked_fill(~self.full[rows], NOWHERE)
 
     def children(self, nodes: Tensor) -> Tensor:
-        """Nodes (B, M) -> nodes (B, M * arity) of the next level."""
+        """Return the children of nodes (B, M), (B, M * arity)."""
         inside = torch.arange(self.arity, device=nodes.device)
         return (nodes.unsqueeze(2) * self.arity + inside).flatten(1)
 
@@ -152,13 +168,13 @@ class Tree:
         generator: torch.Generator | None = None,
         to: Tensor | None = None,
     ) -> list[Path]:
-        """n walks from the top to a leaf: the draws of every level in one pass.
+        """Draw n walks per query from the top to a leaf, and return the draws of every level.
 
         Args:
-            query: B of them.
-            n: walks.
-            generator: of the choices.
-            to: items (B,): the probability of a walk to come by their ancestors is told, too.
+            query: B queries.
+            n: walks per query.
+            generator: of the draws.
+            to: items (B,), whose ancestors and their log-probabilities are returned as well.
         """
         if to is None:
             slot = torch.zeros_like(self.slot_of[:1]).expand(self.scorer.num_queries(query))
@@ -184,7 +200,7 @@ class Tree:
     def sample(
         self, query: Any, n: int, *, generator: torch.Generator | None = None, shared: bool = False
     ) -> Draws:
-        """Draws (B, N) of items by walks; shared draws it does not have."""
+        """Draw (B, N) items by walks; draws cannot be shared."""
         if shared:
             raise ShapeError("Tree.sample: its law depends on the query; draws cannot be shared.")
         nodes, logq = self.walk(query, n, generator=generator)[-1].draws
@@ -192,7 +208,7 @@ class Tree:
 
     @torch.no_grad()
     def log_prob(self, query: Any, ids: Tensor) -> Tensor:
-        """Log-probability (B, N) of a walk to end at these items."""
+        """Return the log-probability (B, N) that a walk ends at these items."""
         slot = self.slot_of[ids].expand(self.scorer.num_queries(query), -1)
         place = slot.clamp(min=0)
         logq = self.scores(self.seen(query, 1), 1).double().log_softmax(1)
@@ -204,7 +220,7 @@ class Tree:
         return logq.masked_fill((slot < 0) | ~self.alive[ids], NOWHERE).float()
 
     def _local(self, seen: Any, level: int, parents: Tensor) -> Tensor:
-        """log-softmax (B, M, arity) among the children of these nodes; of none lives, -inf."""
+        """Return the log-softmax (B, M, arity) among the children of these nodes."""
         scores = self.scores(seen, level, self.children(parents)).double()
         local = scores.view(*parents.shape, self.arity).log_softmax(2)
         return local.nan_to_num(nan=NOWHERE, neginf=NOWHERE)
@@ -212,15 +228,16 @@ class Tree:
     # search --------------------------------------------------------------------------------------
 
     def score(self, query: Any, ids: Tensor) -> Tensor:
-        """Scores (B, N) of items (N,) or (B, N), by which a search ranks them."""
-        return self._score(self._seen(query), ids)
+        """Return scores (B, N) of items (N,) or (B, N), by which a search ranks them."""
+        return self.item_scores(self.seen_by_items(query), ids)
 
-    def _seen(self, query: Any) -> dict[int, Any]:
-        """The query as the levels see it that an item's score needs."""
+    def seen_by_items(self, query: Any) -> dict[int, Any]:
+        """Return the query as seen by the levels that an item's score needs."""
         levels = range(1 if self.product else self.depth, self.depth + 1)
         return {level: self.seen(query, level) for level in levels}
 
-    def _score(self, seen: dict[int, Any], ids: Tensor) -> Tensor:
+    def item_scores(self, seen: dict[int, Any], ids: Tensor) -> Tensor:
+        """Return scores (B, N) of items (N,) or (B, N) for a query from `seen_by_items`."""
         slot = self.slot_of[ids].clamp(min=0)
         each = [
             self.scorer(query, self.starts[level - 1] + slot // self.width(level))
@@ -238,94 +255,23 @@ class Tree:
         effort: float | None = None,
         max_memory: int = MAX_MEMORY,
     ) -> Hits:
-        """The best k items under the nodes that a beam of width `effort` keeps on each level.
+        """Return the top k items under the nodes that a beam of width `effort` keeps.
 
-        It keeps more of them where these hold fewer than k items that may come back. Infinite
-        effort scores every leaf.
+        The beam widens where these hold fewer than k items that may come back. Infinite effort
+        scores every leaf.
         """
-        if k < 1:
-            raise ShapeError(f"search: expected k >= 1, got {k}.")
-        beam = self.effort if effort is None else effort
-        exact = math.isinf(beam) or self.depth == 1
-        widest = LEAVES if exact else max(self.sizes[0], self.arity * max(1, int(beam)))
-        widest = min(len(self.item_of), widest)
-        size = max(1, max_memory // (self.scorer.pair_bytes * widest))
-        found = []
-        for start in range(0, max(1, self.scorer.num_queries(query)), size):
-            part = slice(start, start + size)
-            mine = _part(filter, part)
-            if exact:
-                found.append(ranked(self._blocks(query[part], widest), k, mine))
-            else:
-                leaves = self.beam(query[part], k, Allowed(self, mine), beam)[-1]
-                found.append(self._best(leaves, k))
-        return Hits(*(torch.cat(column) for column in zip(*found, strict=True)))
-
-    def _blocks(self, query: Any, width: int) -> Iterator[tuple[int, Tensor]]:
-        """Scores of all items, so many at a time, -inf for those that cannot be found."""
-        seen = self._seen(query)
-        living = self.alive & (self.slot_of >= 0)
-        for start in range(0, self.num_items, width):
-            ids = torch.arange(start, min(start + width, self.num_items), device=living.device)
-            yield start, self._score(seen, ids).masked_fill(~living[ids], NOWHERE)
+        return search(self, query, k, filter, self.effort if effort is None else effort, max_memory)
 
     @torch.inference_mode()
     def beam(
         self, query: Any, k: int, allowed: Allowed | None = None, beam: float | None = None
     ) -> list[Level]:
-        """The nodes that a search looks at on each level, the best first, and their scores."""
+        """Return the nodes that a search looks at on each level, by falling score."""
         allowed = Allowed(self, None) if allowed is None else allowed
-        width = self.effort if beam is None else beam
-        found: list[Level] = []
-        for level in range(1, self.depth + 1):
-            seen = self.seen(query, level)
-            if not found:
-                scores = self.scores(seen, level)
-                nodes = torch.arange(self.sizes[0], device=scores.device).expand(len(scores), -1)
-                above = torch.zeros_like(scores)
-            else:
-                kept, values = self._kept(found[-1], k, allowed, level - 1, width)
-                nodes = self.children(kept.clamp(min=0))
-                scores = self.scores(seen, level, nodes)
-                outside = (kept < 0).repeat_interleave(self.arity, 1)
-                scores = scores.masked_fill(outside, NOWHERE)
-                above = values.repeat_interleave(self.arity, 1)
-            if self.product:
-                scores = logsigmoid(scores) + above
-            if allowed.filters:
-                scores = scores.masked_fill(allowed.count(nodes, level) < 1, NOWHERE)
-            scores, order = scores.sort(dim=1, descending=True, stable=True)
-            found.append(Level(nodes.gather(1, order), scores))
-        return found
+        return levels(self, query, k, allowed, self.effort if beam is None else beam)
 
-    def _kept(self, level: Level, k: int, allowed: Allowed, number: int, width: float) -> Level:
-        """The head of a sorted level that a beam keeps, -1 behind its end."""
-        nodes, scores = level
-        most = int(min(nodes.shape[1], max(width, 1)))
-        real = scores > NOWHERE
-        if most < k and len(nodes):  # each node holds an item at least, so else there are enough
-            counts = allowed.count(nodes, number) * real
-            enough = (counts.cumsum(1) - counts < k).sum(1, keepdim=True).clamp(min=most)
-            real &= torch.arange(nodes.shape[1], device=nodes.device) < enough
-            most = min(int(enough.max()), nodes.shape[1])
-        nodes, scores, real = nodes[:, :most], scores[:, :most], real[:, :most]
-        return Level(torch.where(real, nodes, -1), scores)
-
-    def _best(self, leaves: Level, k: int) -> Hits:
-        """The best k items of the leaves, equal scores by item."""
-        nodes, scores = leaves
-        ids = torch.where(scores > NOWHERE, self.item_of[nodes].long(), self.num_items)
-        ids, order = ids.sort(dim=1)
-        best = top_k(scores.gather(1, order), min(k, ids.shape[1]))
-        ids = torch.where(best.scores > NOWHERE, ids.gather(1, best.ids), -1)
-        short = k - ids.shape[1]
-        return Hits(
-            pad(ids, (0, max(0, short)), value=-1),
-            pad(best.scores, (0, max(0, short)), value=NOWHERE).float(),
-        )
-
-    def tune(self, query: Any, recall: float, k: int = 100) -> Self:
-        """With the narrowest beam that finds this share of the best k items of these queries."""
+    def tune(self, query: Any, recall: float = 0.95, k: int = 100) -> Self:
+        """Return the tree with the narrowest beam that finds this recall of the exact top k."""
         k = min(k, int(self.alive.sum()))
         best = self.search(query, k, effort=math.inf).ids
         beam = 1
@@ -337,32 +283,23 @@ class Tree:
         return self.with_beam(beam)
 
     def with_beam(self, width: float) -> Self:
-        """With a beam of this width; an infinite one scores every leaf."""
+        """Return the tree with a beam of this width; an infinite one scores every leaf."""
         return self._with(effort=torch.tensor(float(width), dtype=torch.float64))
 
     # edit ----------------------------------------------------------------------------------------
 
-    def level(self, level: int) -> Tree:
-        """The tree that ends at a level: its items are the nodes there."""
-        start, size = self.starts[level - 1], self.sizes[level - 1]
-        full = self.full[start : start + size]
-        item_of = torch.arange(size, device=full.device, dtype=self.item_of.dtype)
-        cut = Tree(self.scorer, item_of, full, **self._numbers(depth=level))
-        cut.home = self
-        return cut
-
     def vectors(self) -> Tensor:
-        """Vectors of all items (I, D): those of their leaves."""
+        """Return the vectors of all items (I, D): those of their leaves."""
         every = torch.arange(self.num_items, device=self.slot_of.device)
         found: Tensor = self.scorer.nodes(self.rows(self.depth)(every))
         return found
 
     def refit(self, *, generator: torch.Generator | None = None) -> Self:
-        """The tree is learned apart; nodes follow the scorer by themselves."""
+        """Return the tree itself: its nodes are the scorer's, and `learn` moves items."""
         return self
 
     def insert(self, ids: Tensor) -> Self:
-        """With these items: in the place they had, or in the first free ones."""
+        """Return the tree with these items, in the slots they had or in the first free ones."""
         alive = edited(self.alive, ids, True)
         new = torch.as_tensor(ids, device=alive.device)
         new = torch.unique(new[self.slot_of[new] < 0])
@@ -377,88 +314,49 @@ class Tree:
         return self._with(item_of=item_of, alive=alive)
 
     def delete(self, ids: Tensor) -> Self:
-        """Without these items; they keep their places."""
+        """Return the tree without these items; they keep their slots."""
         return self._with(alive=edited(self.alive, ids, False))
 
+    def over(self, scorer: NodeScorer, order: np.ndarray) -> Self:
+        """Return the tree over other items; new ones have no slot yet."""
+        place = torch.from_numpy(np.argsort(order)).to(self.item_of)
+        item_of = torch.where(self.item_of >= 0, place[self.item_of.clamp(min=0).long()], -1)
+        alive = reordered(self.alive, order)
+        return type(self)(scorer, **(self.state() | {"item_of": item_of, "alive": alive}))
+
     def to(self, device: torch.device | str) -> Self:
-        """On another device."""
+        """Return the tree with its structure on a device."""
         return self._with(item_of=self.item_of.to(device), alive=self.alive.to(device))
 
     def state(self) -> dict[str, Tensor]:
-        """Slots, who lives, and numbers."""
-        return {"item_of": self.item_of, "alive": self.alive, **self._numbers()}
-
-    def _numbers(self, **other: int) -> dict[str, Tensor]:
-        numbers = {"arity": self.arity, "depth": self.depth} | other
-        return {name: torch.tensor(value) for name, value in numbers.items()} | {
+        """Return slots, which items live, and the settings."""
+        return {
+            "item_of": self.item_of,
+            "alive": self.alive,
+            "arity": torch.tensor(self.arity),
+            "depth": torch.tensor(self.depth),
             "effort": torch.tensor(self.effort, dtype=torch.float64),
             "product": torch.tensor(self.product),
         }
 
     def _with(self, **changed: Tensor) -> Self:
-        made = type(self)(self.scorer, **(self.state() | changed))
-        made.home = self.home
-        return made
-
-
-@final
-class Allowed:
-    """How many items under a node may come back."""
-
-    def __init__(self, tree: Tree, filter: Filter | None) -> None:
-        self.tree, self.before = tree, tree.before
-        self.excluded: Tensor | None = None
-        allow, exclude = (None, None) if filter is None else (filter.allow, filter.exclude)
-        self.filters = allow is not None or exclude is not None
-        here = tree.full[tree.starts[-1] :]
-        if allow is not None:
-            here = here & allow.to(here.device)[tree.item_of.clamp(min=0).long()]
-            self.before = pad(here.cumsum(0), (1, 0))
-        if exclude is not None:
-            self.excluded = _slots(tree, exclude, here)
-
-    def count(self, nodes: Tensor, level: int) -> Tensor:
-        """Items under nodes (B, M) of a level."""
-        width = self.tree.width(level)
-        first = nodes * width
-        count = self.before[first + width] - self.before[first]
-        if self.excluded is not None:
-            edges = torch.cat([first, first + width], 1).contiguous()
-            low, high = torch.searchsorted(self.excluded, edges).chunk(2, 1)
-            count = count - (high - low)
-        return count
-
-
-def _part(filter: Filter | None, part: slice) -> Filter | None:
-    """A filter for some of the queries."""
-    if filter is None or filter.exclude is None:
-        return filter
-    return replace(filter, exclude=filter.exclude.take(np.arange(len(filter.exclude))[part]))
-
-
-def _slots(tree: Tree, exclude: Ragged, here: Tensor) -> Tensor:
-    """The slots (B, E) of excluded items that could else come back, sorted, each once; behind their
-    end the number of slots."""
-    ids = padded(exclude, max(1, int(exclude.lengths.max(initial=0)))).to(here.device)
-    slot = torch.where(ids >= 0, tree.slot_of[ids.clamp(min=0)], -1)
-    out = len(here)
-    slot = torch.where((slot >= 0) & here[slot.clamp(min=0)], slot, out).sort(1).values
-    again = pad(slot[:, 1:] == slot[:, :-1], (1, 0))
-    return torch.where(again, out, slot).sort(1).values.contiguous()
+        return type(self)(self.scorer, **(self.state() | changed))
 
 
 def _one_of(logp: Tensor, generator: torch.Generator | None) -> Tensor:
-    """One of few columns (B, M) drawn by log-probabilities (B, M, C); they are summed along the
-    first axis, since a GPU sums many short rows slowly along the last."""
+    """Draw one of few columns (B, M) by log-probabilities (B, M, C).
+
+    Sums run along the first axis, since a GPU is slow on many short rows along the last.
+    """
     cdf = logp.exp().movedim(2, 0).contiguous().cumsum(0)
     point = torch.rand(cdf.shape[1:], generator=generator, dtype=cdf.dtype, device=cdf.device)
     return torch.minimum((cdf <= point * cdf[-1]).sum(0), (cdf < cdf[-1]).sum(0))
 
 
 def _chosen(logp: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
-    """Columns (B, n) drawn by log-probabilities (B, C)."""
+    """Draw columns (B, n) by log-probabilities (B, C)."""
     cdf = logp.exp().cumsum(1)
     point = torch.rand(len(cdf), n, generator=generator, dtype=cdf.dtype, device=cdf.device)
     at = torch.searchsorted(cdf, point * cdf[:, -1:], right=True)
-    last = (cdf < cdf[:, -1:]).sum(1, keepdim=True)  # rounding must not lead to what has no mass
+    last = (cdf < cdf[:, -1:]).sum(1, keepdim=True)  # rounding must not reach columns without mass
     return torch.minimum(at, last)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 import scipy.sparse as sp
@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from softdex.data.ragged import Ragged
 from softdex.encode.table import Table, Version
+from softdex.shapes import DOUBLES, FLOATS, Layout, Sizes, Tensors, arguments, kept
 from softdex.solve.closed.normal_equations import (
     Shared,
     from_terms,
     items_side,
+    row_sums,
     shared_by_items,
     shared_by_users,
     users_side,
@@ -33,6 +35,12 @@ class FoldIn(nn.Module):
         items: the scorer's item table.
     """
 
+    tensors: ClassVar[Layout] = {
+        "vectors.weight": (FLOATS, "UD"),
+        "total": (FLOATS, "U"),
+        "terms": (DOUBLES, "T"),
+    }
+    reads_items = True
     reads_history = True
     answers_strangers = False
     history_first = True
@@ -48,6 +56,12 @@ class FoldIn(nn.Module):
         self.loss = from_terms(terms)
         self.query_bytes = 4 * self.vectors.dim
         self._shared: tuple[Version, Shared] | None = None  # for one version of the items
+
+    @staticmethod
+    def check(tensors: Tensors, sizes: Sizes) -> None:
+        """Refuse totals below 0."""
+        if bool((tensors["total"] < 0).any()):
+            raise ValueError("a user's events count less than 0 together")
 
     def forward(
         self,
@@ -67,6 +81,21 @@ class FoldIn(nn.Module):
             query = query.clone()
             query[torch.from_numpy(new).to(weight.device)] = self.new_users(events)
         return query
+
+    def over(self, items: Any, order: np.ndarray) -> Self:
+        """Return the encoder over another item table."""
+        return type(self)(**arguments(kept(self)), items=items).eval()
+
+    def with_users(self, matrix: sp.csr_matrix, order: np.ndarray) -> Self:
+        """Return the encoder with new users from their events, new users x items.
+
+        Args:
+            matrix: events of the new users.
+            order: the former row of each user; those from the former number of users on are new.
+        """
+        vectors = torch.cat([self.vectors.weight, self.new_users(matrix)])
+        total = torch.cat([self.total, torch.from_numpy(row_sums(matrix)).to(self.total)])
+        return type(self)(vectors[order], total[order], self.terms, self.items).eval()
 
     def new_users(self, matrix: sp.csr_matrix) -> Tensor:
         """Solve for vectors (U, D) of new users, from confidences users x items."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from softdex.score.product import Product
+from softdex.score.contract import Product
 
 BLOCK = 256  # items solved for together
 ROUNDS = 60

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softdex.encode.table import Table, Touched, fused_for
+from softdex.encode.table import Table, Touched
+from softdex.kernels.dispatch import fused_for
 from softdex.messages import say_if_compiling
 
 WORTH_A_THREAD = 200_000  # additions below which another thread costs more than it saves

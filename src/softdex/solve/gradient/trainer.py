@@ -19,7 +19,7 @@ from softdex.data.interactions import Interactions
 from softdex.encode.features.tower import Tower
 from softdex.encode.table import Table
 from softdex.errors import DataError
-from softdex.index.contract import Index, overwrite
+from softdex.index.contract import Index, copy_into
 from softdex.machine import pick_device
 from softdex.messages import say
 from softdex.objective.contract import Loss
@@ -253,7 +253,7 @@ class Trainer:
             tensor.copy_(state[f"dense.{name}"])
         kept = {n: t.to(self.device) for n, t in _under("index.", state).items()}
         made: Any = type(self.index)
-        overwrite(self.index, made(self.index.scorer, **kept))
+        copy_into(self.index, made(self.index.scorer, **kept))
         self.generator.set_state(state["generator"].cpu())
         self.total.copy_(state["total"])
 
@@ -339,7 +339,7 @@ class Trainer:
 
     def refit(self) -> None:
         """Refit the index to the scorer's present vectors."""
-        overwrite(self.index, self.index.refit(generator=self.generator))
+        copy_into(self.index, self.index.refit(generator=self.generator))
 
     def step(self, at: Tensor) -> None:
         """One batch: the rows of the feed with these numbers."""

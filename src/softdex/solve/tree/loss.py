@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from softdex.index.contract import Index
-from softdex.index.tree.tree import Level, Path, Tree
+from softdex.index.tree.beam import Level
+from softdex.index.tree.tree import Path, Tree
 from softdex.objective.layerwise import level_binary, level_softmax
 from softdex.objective.sampled import sampled_softmax
 

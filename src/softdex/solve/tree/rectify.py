@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from softdex.encode.sequence import at_the_end
-from softdex.index.tree.tree import NOWHERE, Tree
+from softdex.index.tree.beam import NOWHERE
+from softdex.index.tree.tree import Tree
 from softdex.messages import say
 from softdex.solve.gradient.feed import Windows
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softdex.index.contract import overwrite
+from softdex.index.contract import copy_into
 from softdex.index.tree import build as tree_build
 from softdex.index.tree import learn as tree_learn
 from softdex.index.tree.tree import Tree
@@ -138,7 +138,7 @@ def place(tree: Tree, slot_of: Tensor) -> None:
     placed = (slot_of >= 0).nonzero()[:, 0]
     item_of[slot_of[placed]] = placed.to(item_of)
     made: Any = type(tree)
-    overwrite(tree, made(tree.scorer, **(tree.state() | {"item_of": item_of})))
+    copy_into(tree, made(tree.scorer, **(tree.state() | {"item_of": item_of})))
 
 
 def _clustered(tree: Tree, table: Tensor) -> Tensor:
