@@ -180,7 +180,7 @@ def test_neither_blocks_of_users_nor_blocks_of_items_matter(
     users = model.users.take(np.flatnonzero(model.seen.lengths)[:20])
     wanted = model.log_prob(users)
     monkeypatch.setattr("softdex.model.asking.BATCH", 7)
-    monkeypatch.setattr("softdex.objective.softmax.CACHED_CELLS", 50)
+    monkeypatch.setattr("softdex.objective.softmax.SCORES_IN_CACHE", 50)
     assert model.log_prob(users) == pytest.approx(wanted, abs=1e-5)
     own = model.log_prob(users, [model.items.take(row) for row in rows])
     assert own == pytest.approx(np.take_along_axis(wanted, rows, 1), abs=1e-5)
