@@ -1,4 +1,4 @@
-"""The page on extending: parts written outside of the package are trained, saved, loaded elsewhere, and serve."""
+"""The page on extending: parts written outside of the package train, save, load and serve."""
 
 from __future__ import annotations
 
