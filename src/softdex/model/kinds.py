@@ -127,7 +127,7 @@ def register(cls: type[Part], name: str | None = None) -> type[Part]:
 
 def _role_of(cls: Any) -> str:
     """Return the role of a class by a member that no other role has."""
-    found = [role for role, (_, mark) in CONTRACTS.items() if hasattr(cls, mark)]
+    found = [role for role, (_, mark) in CONTRACTS.items() if mark in dir(cls)]
     if not isinstance(cls, type) or len(found) != 1:
         marks = ", ".join(f"{mark} ({role})" for role, (_, mark) in CONTRACTS.items())
         raise SoftdexError(
@@ -145,7 +145,7 @@ def _check_class(cls: Any, role: str) -> None:
         n for n, kind in annotated if kind in ("ClassVar[Layout]", "bool")
     ]  # others are of instances
     methods = [n for n in vars(contract) if n[0] != "_"]
-    if missing := [n for n in (*flags, *methods) if not hasattr(cls, n)]:
+    if missing := [n for n in (*flags, *methods) if n not in dir(cls)]:
         raise SoftdexError(f"{where} has no {', '.join(missing)}, which an {role} must have.")
     if role != "index" and not issubclass(cls, nn.Module):
         raise SoftdexError(f"{where}: expected a torch.nn.Module.")
