@@ -128,7 +128,7 @@ class Bare(nn.Module):
 
 
 @pytest.mark.parametrize(("cls", "words"), [
-    (without("delete"), "FrontHeavy has no delete, which an index must have"),
+    (without("delete"), "FrontHeavy has no delete, which every index has"),
     (without("check"), "FrontHeavy has no check, which"),
     (Bare, "Bare has no tensors, reads_items, answers_strangers, history_first, check, over"),
     (changed(FrontHeavy, searches="no"), "FrontHeavy.searches: expected True or False, got 'no'"),

@@ -79,7 +79,7 @@ class Index(Protocol):
 
     @property
     def check(self) -> Callable[[Tensors, Sizes, Any], None]:
-        """Static: raise ValueError for tensors of the right shapes that no such index has."""
+        """Return the static check; it raises ValueError for tensors that no such index has."""
         ...
 
     def score(self, query: Any, ids: Tensor) -> Tensor:

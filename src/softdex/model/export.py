@@ -17,7 +17,6 @@ from softdex.data.keys import Keys
 from softdex.errors import SoftdexError
 from softdex.files import write_atomically
 from softdex.score.contract import Product
-from softdex.score.product import Cosine, Dot
 
 CARD = "softdex"  # the entry of the key file's metadata that says what the index holds
 TOO_SMALL = re.compile(r"(?<!\d)0+(?!\d)|(HNSW|NSG)0*1(?!\d)")  # faiss dies of these, or hangs
@@ -60,7 +59,7 @@ def key_file(path: Path) -> Path:
 def with_vectors(model: Model, where: str) -> Product:
     """The scorer of a model whose items have vectors; any other model is refused."""
     scorer = model.index.scorer
-    if not isinstance(scorer, (Dot, Cosine)):
+    if not scorer.is_product:
         raise SoftdexError(
             f"{where}: expected a model with item vectors, {model.recipe} has none. Fit one that "
             "has, such as rg2 or ssm."

@@ -146,7 +146,7 @@ def _check_class(cls: Any, role: str) -> None:
     ]  # others are of instances
     methods = [n for n in vars(contract) if n[0] != "_"]
     if missing := [n for n in (*flags, *methods) if n not in dir(cls)]:
-        raise SoftdexError(f"{where} has no {', '.join(missing)}, which an {role} must have.")
+        raise SoftdexError(f"{where} has no {', '.join(missing)}, which every {role} has.")
     if role != "index" and not issubclass(cls, nn.Module):
         raise SoftdexError(f"{where}: expected a torch.nn.Module.")
     for name in flags:
@@ -255,9 +255,9 @@ def rebuild(contents: Contents) -> tuple[Any, Any]:
         for role, layout in layouts.items()
     }
     if wrong := [name for name in not_finite(tensors) if name != "index.effort"]:
-        raise ValueError(f"{', '.join(wrong)} holds what is not finite")
+        raise ValueError(f"{', '.join(wrong)}: not finite")
     if bool((tensors["item_counts"] < 0).any()):
-        raise ValueError("an item was counted less than 0 times")
+        raise ValueError("item_counts holds numbers below 0")
     check_lists("seen", tensors["seen.indptr"], tensors["seen.ids"], shared["U"], shared["I"])
     _check_tables(users, items)
     return _built(kinds, parts, sizes)
@@ -274,7 +274,7 @@ def _built(
     kinds["scorer"].check(scorer, sizes["scorer"])
     made = kinds["scorer"](**arguments(scorer))
     if kinds["encoder"].reads_items and not made.is_product:
-        raise ValueError("the encoder reads vectors of items, and the scorer has none")
+        raise ValueError("the encoder reads item vectors, and the scorer has none")
     more = {"items": made.items} if kinds["encoder"].reads_items else {}
     kinds["index"].check(index, sizes["index"], made)
     found = kinds["index"](made, **arguments(index))
