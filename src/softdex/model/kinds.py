@@ -34,7 +34,7 @@ from softdex.index.popularity import Popularity
 from softdex.index.tree.tree import Tree
 from softdex.index.uniform import Uniform
 from softdex.model.artifact import Contents, check_kinds
-from softdex.score.contract import Scorer
+from softdex.score.contract import Product, Scorer
 from softdex.score.counting import Constant, Sparse
 from softdex.score.din import Din
 from softdex.score.product import Cosine, Dot
@@ -81,6 +81,11 @@ CONTRACTS = {  # and a member that only this role has
     "encoder": (Encoder, "reads_history"),
     "scorer": (Scorer, "num_queries"),
     "index": (Index, "log_prob"),
+}
+ALSO = {  # what a flag asks of a class
+    "answers_strangers": ("similar",),
+    "history_first": ("with_users", "new_items"),
+    "is_product": tuple(name for name in vars(Product) if name[0] != "_"),
 }
 TOWERS = {"tower": "features", "user_tower": "user_features"}  # prefix -> entry of the manifest
 HISTORY: Layout = {
@@ -140,12 +145,10 @@ def _role_of(cls: Any) -> str:
 def _check_class(cls: Any, role: str) -> None:
     """Refuse a class that lacks what its contract asks of the class itself."""
     contract, where = CONTRACTS[role][0], f"register: {cls.__name__}"
-    annotated = contract.__annotations__.items()
-    flags = [
-        n for n, kind in annotated if kind in ("ClassVar[Layout]", "bool")
-    ]  # others are of instances
-    methods = [n for n in vars(contract) if n[0] != "_"]
-    if missing := [n for n in (*flags, *methods) if n not in dir(cls)]:
+    annotated = contract.__annotations__.items()  # attributes of other types are of instances
+    flags = [name for name, kind in annotated if kind in ("ClassVar[Layout]", "bool")]
+    methods = [name for name in vars(contract) if name[0] != "_"]
+    if missing := [name for name in (*flags, *methods) if name not in dir(cls)]:
         raise SoftdexError(f"{where} has no {', '.join(missing)}, which every {role} has.")
     if role != "index" and not issubclass(cls, nn.Module):
         raise SoftdexError(f"{where}: expected a torch.nn.Module.")
@@ -154,6 +157,10 @@ def _check_class(cls: Any, role: str) -> None:
         if not (_is_layout(value) if name == "tensors" else isinstance(value, bool)):
             wanted = "{name: (torch dtype, letters)}" if name == "tensors" else "True or False"
             raise SoftdexError(f"{where}.{name}: expected {wanted}, got {value!r}.")
+        if value is True and (missing := [n for n in ALSO.get(name, ()) if n not in dir(cls)]):
+            raise SoftdexError(
+                f"{where} has no {', '.join(missing)}, which {name} = True asks for."
+            )
     if wrong := [n for n in methods if not callable(getattr(cls, n))]:
         raise SoftdexError(f"{where}: expected methods {', '.join(wrong)}.")
     _check_constructor(cls, role, where)
