@@ -1,7 +1,7 @@
 """The laws of an index, each one function against brute force. A new index joins by one `Case`.
 
 1 mass, 2 agreement, 3 frequency, 4 support, 5 prefix, 6 mode, 7 relabel, 8 refit, 9 filter,
-10 round trip, 11 edit.
+10 round trip, 11 edit, 12 tune, 13 remade.
 """
 
 from __future__ import annotations
@@ -17,10 +17,16 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
+from part_files import grown
 from softdex.data.ragged import Ragged
 from softdex.index.contract import Filter, Index
 
-BATCH, ITEMS = 4, 24
+BATCH, ITEMS, NEW = 4, 24, 3
+
+
+def as_it_is(scorer: Any, order: np.ndarray) -> Any:
+    """A scorer of nodes, which knows no items."""
+    return scorer
 
 
 @dataclass(frozen=True)
@@ -32,12 +38,14 @@ class Case:
             so that relabelling can be checked.
         restore: (index, state) -> the same index from its saved state.
         shared: whether one set of draws can serve a batch.
+        other: (scorer, order) -> the scorer over other items, see `Index.over`.
     """
 
     name: str
     make: Callable[[int, Tensor], tuple[Any, Any]]
     restore: Callable[[Any, dict[str, Tensor]], Any]
     shared: bool = False
+    other: Callable[[Any, np.ndarray], Any] = grown
 
     def build(self, seed: int) -> tuple[Any, Any]:
         return self.make(seed, torch.arange(ITEMS))
@@ -88,9 +96,9 @@ def frequency(index: Index, query: Any, seed: int) -> None:
 
 def support(index: Index, query: Any, seed: int) -> None:
     """log_prob is finite for every living item, and nothing dead is drawn."""
-    logq = index.log_prob(query, EVERYTHING)
-    alive = living(index, query)
+    logq, alive = index.log_prob(query, EVERYTHING), index.alive
     assert torch.isfinite(logq[:, alive]).all()
+    assert (logq[:, ~alive] == -torch.inf).all()
     drawn = index.sample(query, 500, generator=torch.Generator().manual_seed(seed)).ids
     assert alive[drawn].all()
 
@@ -155,6 +163,17 @@ def filtered(index: Index, query: Any, seed: int) -> None:
             assert [i for i in exact.ids[b].tolist() if i >= 0] == best[b][:5]
 
 
+def tune(index: Index, query: Any, seed: int) -> None:
+    """A tuned index finds the recall that it was asked for, and draws as before."""
+    for k, recall in ((1, 1.0), (5, 0.8), (ITEMS, 0.5)):
+        tuned = index.tune(query, recall, k)
+        most = min(k, int(index.alive.sum()))
+        best = index.search(query, most, effort=math.inf).ids
+        found = (tuned.search(query, most).ids.unsqueeze(2) == best.unsqueeze(1)).any(2)
+        assert float(found.float().mean()) >= recall - 1e-6
+        assert torch.equal(tuned.log_prob(query, EVERYTHING), index.log_prob(query, EVERYTHING))
+
+
 ON_AN_INDEX = {
     "mass": mass,
     "agreement": agreement,
@@ -164,6 +183,7 @@ ON_AN_INDEX = {
     "mode": mode,
     "refit": refit,
     "filter": filtered,
+    "tune": tune,
 }
 
 
@@ -176,6 +196,8 @@ def relabel(case: Case, seed: int) -> None:
     assert torch.allclose(other.log_prob(same_query, EVERYTHING), logq[:, order], atol=1e-5)
     hits, moved = index.search(query, 6), other.search(same_query, 6)
     assert torch.equal(order[moved.ids], hits.ids)
+    vectors = index.vectors()
+    assert vectors is None or torch.equal(other.vectors(), vectors[order])
     swap = torch.tensor([2, 0, 3, 1])
     assert torch.equal(index.search(query[swap], 6).ids, hits.ids[swap])
     assert torch.allclose(index.log_prob(query[swap], EVERYTHING), logq[swap], atol=1e-6)
@@ -212,7 +234,33 @@ def edit(case: Case, seed: int) -> None:
     assert int(living(index, query).sum()) == ITEMS, "the index it came from has changed"
 
 
-ON_A_CASE = {"relabel": relabel, "round trip": round_trip, "edit": edit}
+def remade(case: Case, seed: int) -> None:
+    """Over other items the old ones are as they were, and new ones are not in it yet."""
+    index, query = case.build(seed)
+    index = index.delete(torch.tensor([3]))
+    order = np.random.default_rng(seed).permutation(ITEMS + NEW)
+    place = torch.from_numpy(np.argsort(order))
+    old, new = place[:ITEMS], place[ITEMS:]
+    wide = index.over(case.other(index.scorer, order), order)
+    if query.dtype == torch.int64:  # histories
+        asked = torch.where(query >= 0, old[query.clamp(min=0)], -1)
+    else:
+        asked = query
+    assert wide.num_items == len(wide.alive) == ITEMS + NEW
+    assert torch.equal(wide.alive[old], index.alive)
+    logq = wide.log_prob(asked, torch.arange(ITEMS + NEW))
+    assert torch.allclose(logq[:, old], index.log_prob(query, EVERYTHING), atol=1e-5)
+    assert (logq[:, new] == -torch.inf).all()
+    hits = index.search(query, 6)
+    assert torch.equal(wide.search(asked, 6).ids, old[hits.ids])
+    more = wide.insert(new)
+    assert bool(more.alive[new].all())
+    drawn = more.sample(asked, 2000, generator=torch.Generator().manual_seed(seed)).ids
+    assert bool(more.alive[drawn].all())
+    assert torch.isfinite(more.log_prob(asked, new)).all()
+
+
+ON_A_CASE = {"relabel": relabel, "round trip": round_trip, "edit": edit, "remade": remade}
 LAWS = [*ON_AN_INDEX, *ON_A_CASE]
 
 

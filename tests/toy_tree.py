@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -40,6 +41,12 @@ class NodeScorer(nn.Module):
             return self.taste(query) @ vectors.T
         return torch.einsum("bd,bnd->bn", self.taste(query), vectors)
 
+    def over(self, order: np.ndarray) -> NodeScorer:
+        new = torch.zeros(len(order) - self.num_items, self.items.shape[1])
+        made = NodeScorer(torch.cat([self.items.detach(), new])[order], list(self.nodes))
+        made.mix = self.mix
+        return made
+
     def level(self, query: Tensor, level: int) -> Tensor:
         """Scores of all nodes of an internal level, (B, nodes)."""
         return self.taste(query) @ self.nodes[level].T
@@ -52,12 +59,21 @@ def ranked(scores: Tensor) -> Tensor:
 class ToyTree:
     """`item_of[slot]` is an item or -1; node i of level j owns a contiguous block of slots."""
 
-    def __init__(self, scorer: NodeScorer, item_of: Tensor, arity: int, beam: int = 2) -> None:
-        self.scorer, self.num_items = scorer, scorer.num_items
+    def __init__(
+        self, scorer: NodeScorer, item_of: Tensor, arity: int, items: int, beam: int = 2
+    ) -> None:
+        self.scorer, self.num_items = scorer, items
         self.item_of, self.arity, self.beam = item_of, arity, beam
         self.depth = round(math.log(len(item_of), arity))
         self.slot_of = torch.full((self.num_items,), -1)
         self.slot_of[item_of[item_of >= 0]] = (item_of >= 0).nonzero()[:, 0]
+
+    @property
+    def alive(self) -> Tensor:
+        return self.slot_of >= 0
+
+    def vectors(self) -> Tensor:
+        return self.scorer.items.detach()
 
     def score(self, query: Tensor, ids: Tensor) -> Tensor:
         return self.scorer(query, ids)
@@ -163,6 +179,25 @@ class ToyTree:
             living[rows[slots >= 0], slots[slots >= 0]] = False
         return living
 
+    def tune(self, query: Tensor, recall: float = 0.95, k: int = 100) -> Self:
+        k, beam = min(k, int(self.alive.sum())), 1
+        best = self.search(query, k, effort=math.inf).ids
+        while True:
+            found = self.search(query, k, effort=beam).ids
+            share = (found.unsqueeze(2) == best.unsqueeze(1)).any(2).float().mean()
+            if float(share) >= recall:
+                return self._with(self.item_of, beam)
+            beam *= 2
+
+    def over(self, scorer: NodeScorer, order: np.ndarray) -> Self:
+        place = torch.from_numpy(np.argsort(order))
+        item_of = torch.where(self.item_of >= 0, place[self.item_of.clamp(min=0)], -1)
+        return type(self)(scorer, item_of, self.arity, len(order), self.beam)
+
+    def _with(self, item_of: Tensor, beam: int | None = None) -> Self:
+        wide = self.beam if beam is None else beam
+        return type(self)(self.scorer, item_of, self.arity, self.num_items, wide)
+
     def refit(self, *, generator: torch.Generator | None = None) -> Self:
         return self
 
@@ -171,15 +206,14 @@ class ToyTree:
         new = [i for i in ids.tolist() if self.slot_of[i] < 0]
         free = (item_of < 0).nonzero()[: len(new), 0]
         item_of[free] = torch.tensor(new, dtype=torch.int64)
-        return type(self)(self.scorer, item_of, self.arity, self.beam)
+        return self._with(item_of)
 
     def delete(self, ids: Tensor) -> Self:
         gone = torch.isin(self.item_of, ids)
-        item_of = torch.where(gone, -1, self.item_of)
-        return type(self)(self.scorer, item_of, self.arity, self.beam)
+        return self._with(torch.where(gone, -1, self.item_of))
 
     def to(self, device: Any) -> Self:
-        return type(self)(self.scorer, self.item_of.to(device), self.arity, self.beam)
+        return self._with(self.item_of.to(device))
 
     def state(self) -> dict[str, Tensor]:
         return {"item_of": self.item_of}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from laws import BATCH, EVERYTHING, ITEMS, LAWS, Case, check
+from laws import BATCH, EVERYTHING, ITEMS, LAWS, Case, as_it_is, check
 from marks import slow
 from softdex.index.contract import Draws, Hits
 from softdex.index.flat import Flat
@@ -63,7 +64,7 @@ def tree(seed: int, order: Tensor) -> tuple[Any, Any]:
     item_of[slots[order]] = torch.arange(ITEMS)
     new_name = torch.argsort(order)
     query = torch.where(torch.arange(6) < length, new_name[history], -1)
-    return ToyTree(NodeScorer(items[order], nodes), item_of, ARITY, beam=3), query
+    return ToyTree(NodeScorer(items[order], nodes), item_of, ARITY, ITEMS, beam=3), query
 
 
 def multi_index(last: str, residual: bool, cosine: bool) -> Any:
@@ -115,10 +116,15 @@ def real_tree(arity: int, product: bool = False) -> Any:
 
 
 CASES = [
-    Case("tree of 2", real_tree(2), lambda i, s: Tree(i.scorer, **s)),
-    Case("tree of 3", real_tree(3), lambda i, s: Tree(i.scorer, **s)),
-    Case("tree of 8", real_tree(8), lambda i, s: Tree(i.scorer, **s)),
-    Case("tree, product", real_tree(2, product=True), lambda i, s: Tree(i.scorer, **s)),
+    Case("tree of 2", real_tree(2), lambda i, s: Tree(i.scorer, **s), other=as_it_is),
+    Case("tree of 3", real_tree(3), lambda i, s: Tree(i.scorer, **s), other=as_it_is),
+    Case("tree of 8", real_tree(8), lambda i, s: Tree(i.scorer, **s), other=as_it_is),
+    Case(
+        "tree, product",
+        real_tree(2, product=True),
+        lambda i, s: Tree(i.scorer, **s),
+        other=as_it_is,
+    ),
     Case("imi", multi_index("uniform", False, False), lambda i, s: Imi(i.scorer, **s)),
     Case("imi cosine", multi_index("uniform", False, True), lambda i, s: Imi(i.scorer, **s)),
     Case("imi popular", multi_index("popularity", True, False), lambda i, s: Imi(i.scorer, **s)),
@@ -127,7 +133,12 @@ CASES = [
     Case("uniform", uniform, lambda i, s: Uniform(i.scorer, **s), shared=True),
     Case("popularity", popularity, lambda i, s: Popularity(i.scorer, **s), shared=True),
     Case("kernel", kernel, lambda i, s: Kernel(i.scorer, **s)),
-    Case("toy tree", tree, lambda i, s: ToyTree(i.scorer, s["item_of"], ARITY, beam=3)),
+    Case(
+        "toy tree",
+        tree,
+        lambda i, s: ToyTree(i.scorer, s["item_of"], ARITY, i.num_items, beam=3),
+        other=NodeScorer.over,
+    ),
 ]
 
 
@@ -145,7 +156,8 @@ class Wrong:
     """Popularity with one method spoilt."""
 
     def __init__(self, index: Any, spoil: str) -> None:
-        self.index, self.spoil, self.num_items, self.scorer = index, spoil, ITEMS, index.scorer
+        self.index, self.spoil, self.scorer = index, spoil, index.scorer
+        self.num_items, self.alive = index.num_items, index.alive
 
     def _same(self, index: Any) -> Wrong:
         return Wrong(index, self.spoil)
@@ -193,6 +205,15 @@ class Wrong:
 
     def delete(self, ids: Tensor) -> Wrong:
         return self._same(self.index if self.spoil == "edit" else self.index.delete(ids))
+
+    def tune(self, query: Any, recall: float = 0.95, k: int = 100) -> Wrong:
+        return Wrong(self.index, "mode" if self.spoil == "tune" else self.spoil)
+
+    def vectors(self) -> Tensor | None:
+        return self.index.vectors()
+
+    def over(self, scorer: Any, order: Any) -> Wrong:
+        return self._same(self.index.over(scorer, np.roll(order, self.spoil == "remade")))
 
     def to(self, device: str) -> Wrong:
         return self

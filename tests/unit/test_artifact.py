@@ -510,7 +510,7 @@ INTS, LONGS = torch.int32, torch.int64
         ({"seen__ids": torch.full((9,), 4, dtype=INTS)}, "point outside"),
         ({"seen__ids": torch.zeros(9, dtype=LONGS)}, "tensor seen.ids"),
         ({"item_counts": torch.tensor([1, 2, 3])}, "tensor item_counts"),
-        ({"item_counts": torch.tensor([1, 2, 3, -1])}, "less than 0 times"),
+        ({"item_counts": torch.tensor([1, 2, 3, -1])}, "numbers below 0"),
         ({"item_counts": torch.ones(4, dtype=torch.bool)}, "tensor item_counts"),
         ({"item_counts": torch.tensor(4)}, "tensor item_counts"),
         ({"item_counts": torch.empty(0, 2**40, dtype=LONGS)}, "tensor item_counts"),

@@ -474,7 +474,7 @@ def test_only_models_of_closed_forms_take_in_users(
 def test_models_without_item_vectors_take_in_no_items(
     old: sdx.Interactions, new_items: sdx.Interactions
 ) -> None:
-    with pytest.raises(sdx.SoftdexError, match="add_items: item_cf has no vectors of items"):
+    with pytest.raises(sdx.SoftdexError, match="add_items: item_cf has no item vectors"):
         sdx.fit("item_cf", old).add_items(new_items)
 
 

@@ -183,11 +183,11 @@ def test_what_cannot_be_placed_is_refused_and_nothing_changes(
     model: sdx.Retriever, logs: tuple[sdx.Interactions, sdx.Interactions]
 ) -> None:
     before = tree_in(model).item_of.clone()
-    with pytest.raises(DataError, match=r"none of the columns that the model knows \(kind\)"):
+    with pytest.raises(DataError, match=r"none of the model's item columns \(kind\)"):
         model.add_items(pa.table({"item": ["j"], "colour": ["red"]}))
     with pytest.raises(DataError, match="in the model already"):
         model.add_items(pa.table({"item": [logs[0].items.all()[0].as_py()], "kind": ["k1"]}))
     model.item_table = None
-    with pytest.raises(DataError, match="knows no columns of items"):
+    with pytest.raises(DataError, match="has no item columns"):
         model.add_items(pa.table({"item": ["j"], "kind": ["k1"]}))
     assert torch.equal(tree_in(model).item_of, before)

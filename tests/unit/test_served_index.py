@@ -14,6 +14,7 @@ import softdex as sdx
 from softdex.index.flat import Flat
 from softdex.index.imi.index import Imi
 from softdex.model import artifact
+from softdex.model.kinds import INDEXES
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,7 @@ def test_what_makes_no_sense_is_refused_and_nothing_changes(
 
 
 def test_a_model_that_counts_has_nothing_to_put_in_cells(log: sdx.Interactions) -> None:
-    with pytest.raises(sdx.SoftdexError, match="item_cf has no vectors of items"):
+    with pytest.raises(sdx.SoftdexError, match="item_cf has no item vectors"):
         sdx.fit("item_cf", log).build_index("imi")
 
 
@@ -132,6 +133,42 @@ def test_a_file_with_an_index_that_cannot_be_is_refused(
     model.save(path)
     contents = artifact.read(path)
     spoil(contents.tensors)
+    artifact.write(path, contents)
+    with pytest.raises(sdx.ArtifactError, match="is damaged"):
+        sdx.load(path)
+
+
+DOUBLE = torch.float64
+HOSTILE = {
+    "uniform": [{"alive": torch.zeros(400, dtype=torch.bool)}, {"alive": torch.ones(400)}],
+    "popularity": [
+        {"counts": torch.full((400,), -1)},
+        {"counts": torch.ones(399, dtype=torch.int64)},
+        {"smooth": torch.tensor(0.0, dtype=DOUBLE)},
+        {"power": torch.tensor(float("inf"), dtype=DOUBLE)},
+        {"alive": torch.zeros(400, dtype=torch.bool)},
+    ],
+    "kernel": [
+        {"block": torch.tensor(0)},
+        {"block": torch.tensor(-(2**63))},
+        {"block": torch.tensor(2**62)},
+        {"gram": torch.zeros(1, 1)},
+        {"alpha": torch.tensor(-1.0, dtype=DOUBLE)},
+    ],
+}
+
+
+@pytest.mark.parametrize(("kind", "changed"), [(k, c) for k, all_ in HOSTILE.items() for c in all_])
+def test_a_file_with_a_proposal_that_cannot_be_is_refused(
+    model: sdx.Retriever, tmp_path: Path, kind: str, changed: dict[str, Tensor]
+) -> None:
+    counts = torch.from_numpy(model.item_counts.astype(np.int64))
+    more = {"counts": counts} if kind == "popularity" else {}
+    model.index = INDEXES[kind](model.index.scorer, **more).delete(torch.tensor([3]))
+    path = tmp_path / "m.sdx"
+    model.save(path)
+    contents = artifact.read(path)
+    contents.tensors.update({f"index.{name}": tensor for name, tensor in changed.items()})
     artifact.write(path, contents)
     with pytest.raises(sdx.ArtifactError, match="is damaged"):
         sdx.load(path)

@@ -38,7 +38,7 @@ class Encoder(Protocol):
 
     @property
     def check(self) -> Callable[[Tensors, Sizes], None]:
-        """Static: raise ValueError for tensors of the right shapes that no such encoder has."""
+        """Return the static check; it raises ValueError for tensors that no such encoder has."""
         ...
 
     def __call__(

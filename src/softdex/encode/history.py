@@ -30,7 +30,7 @@ def latest(history: Ragged, most: int) -> Tensor:
 def reads_something(tensors: Tensors, sizes: Sizes) -> None:
     """Refuse an encoder that reads no item of a history."""
     if int(tensors["length"]) < 1:
-        raise ValueError("the encoder reads no history at all")
+        raise ValueError("the encoder's length is below 1")
 
 
 @final

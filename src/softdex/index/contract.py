@@ -64,7 +64,7 @@ class Index(Protocol):
     never move. The constructor takes the scorer, and `state` by name.
 
     Attributes:
-        tensors: the tensors of `state` that a file keeps. A scalar `effort` may be infinite.
+        tensors: the tensors of `state`, which a file keeps. A scalar `effort` may be infinite.
         searches: whether a search costs less than scoring every item.
         num_items: number of items I, deleted ones included.
         scorer: scores items for queries.
@@ -79,7 +79,7 @@ class Index(Protocol):
 
     @property
     def check(self) -> Callable[[Tensors, Sizes, Any], None]:
-        """Static: raise ValueError for tensors of the right shapes that no such index has."""
+        """Return the static check; it raises ValueError for tensors that no such index has."""
         ...
 
     def score(self, query: Any, ids: Tensor) -> Tensor:

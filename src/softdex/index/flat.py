@@ -67,7 +67,9 @@ class Flat:
         A draw picks a block by its mass and a place inside it; a second pass finds the item.
         """
         if shared:
-            raise ShapeError("Flat.sample: its law depends on the query; draws cannot be shared.")
+            raise ShapeError(
+                "Flat.sample: the proposal depends on the query; draws cannot be shared."
+            )
         mass = torch.stack([s.double().logsumexp(1) for _, s in self.blocks(query)], 1)
         cdf = mass.softmax(1).cumsum(1)
         point = torch.rand(

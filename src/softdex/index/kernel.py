@@ -85,7 +85,7 @@ class Kernel:
         """Refuse an index without vectors or without a living item."""
         methods.check(tensors, sizes, scorer)
         if not scorer.is_product:
-            raise ValueError("the index draws by vectors, and the scorer has none")
+            raise ValueError("the index draws by item vectors, and the scorer has none")
 
     @torch.no_grad()
     def sample(
@@ -93,7 +93,9 @@ class Kernel:
     ) -> Draws:
         """Draw (B, N) items: a block by its mass, then an item of the block by its kernel."""
         if shared:
-            raise ShapeError("Kernel.sample: its law depends on the query; draws cannot be shared.")
+            raise ShapeError(
+                "Kernel.sample: the proposal depends on the query; draws cannot be shared."
+            )
         z = self.scorer.project(query)
         mass = self._masses(z)
         shape, device = (2, len(z), n), mass.device

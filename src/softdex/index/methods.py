@@ -39,7 +39,7 @@ def tune(index: Some, query: Any, recall: float = 0.95, k: int = 100) -> Some:
 def check(tensors: Tensors, sizes: Sizes, scorer: Any) -> None:
     """Refuse an index without a living item."""
     if not bool(tensors["alive"].any()):
-        raise ValueError("no item lives in the index")
+        raise ValueError("the index holds no living item")
 
 
 def refit(index: Some, *, generator: torch.Generator | None = None) -> Some:

@@ -68,7 +68,7 @@ def query_vectors(model: Retriever, users: Any, history: Any) -> np.ndarray:
 def with_vectors(model: Retriever, method: str) -> Product:
     """Return the scorer of a model with item vectors; refuse any other model."""
     scorer: Product = model.index.scorer
-    if getattr(scorer, "items", None) is None:
+    if not scorer.is_product:
         raise SoftdexError(
             f"{method}: expected a model with item vectors, {model.recipe} has none. Fit one that "
             "has, such as rg2 or ssm."

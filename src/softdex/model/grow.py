@@ -73,14 +73,14 @@ def add_users(model: Model, log: Any) -> None:
         _users_by_features(model, log)
         return
     if not encoder.history_first:
-        reads = " It reads histories: recommend(history=...) serves new users as they are."
+        reads = " It reads histories: recommend(history=...) serves new users without adding them."
         if model.user_tower is not None:
             raise DataError(
-                f"{where}: {model.recipe} makes new users of their features. Give a table of their "
-                "columns instead of a log."
+                f"{where}: {model.recipe} makes vectors of new users from their features. Give a "
+                "table of their columns instead of a log."
             )
         raise SoftdexError(
-            f"{where}: {model.recipe} has no closed form to solve for new users with."
+            f"{where}: {model.recipe} has no closed form for the vectors of new users."
             + (reads if encoder.reads_history else " Fit again with start= this model.")
         )
     log = _new(model, log, where, "users", model.users)
@@ -135,8 +135,8 @@ def _unclicked(model: Model, table: Any) -> Interactions:
     """Return new items as a log without events, from a table of their columns."""
     if model.tower is None and not _tree_of(model):
         raise DataError(
-            f"add_items: expected a log, got {type(table).__name__}. Use sdx.read(...); a table of "
-            "new items is for a model that was fitted with features=, or for a tree."
+            f"add_items: expected a log, got {type(table).__name__}. Use sdx.read(...); a table "
+            "serves models that were fitted with features=, and trees."
         )
     keys, columns = read_table(table, "item")
     _refuse_known("add_items", keys, model.items)
@@ -187,7 +187,7 @@ def build_index(model: Model, kind: str, recall: float, k: int, codewords: int |
         model.index = tree.with_beam(math.inf) if tree else Flat(scorer, alive)
         return
     if not tree and not scorer.is_product:
-        raise SoftdexError(f"build_index: {model.recipe} has no vectors of items to put in cells.")
+        raise SoftdexError(f"build_index: {model.recipe} has no item vectors. Serve it flat.")
     if not fits(recall, float) or not 0 < recall <= 1:
         raise SoftdexError(f"build_index: expected recall above 0 and up to 1, got {recall}.")
     users = np.flatnonzero(model.seen.lengths)
@@ -236,7 +236,7 @@ def _by_softmax(model: Model, log: Interactions) -> Rows:
     """Fit new items to the softmax of the users; every event counts, for a VAE every pair once."""
     scorer, encoder = model.index.scorer, model.encoder
     if not scorer.is_product:
-        raise SoftdexError(f"add_items: {model.recipe} has no vectors of items. Fit it again.")
+        raise SoftdexError(f"add_items: {model.recipe} has no item vectors. Fit it again.")
     shape = (log.num_items, len(model.users))
     events = sp.csr_matrix((np.ones(len(log), np.float32), (log.item, log.user)), shape)
     had = model.seen.lengths

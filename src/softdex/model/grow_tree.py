@@ -44,8 +44,8 @@ def with_items(tree: Tree, model: Model, log: Interactions, order: np.ndarray) -
     new = log.num_items
     if not len(log) and (model.item_table is None or log.item_table is None):
         raise DataError(
-            "add_items: the model knows no columns of items to place new ones by. Give a log of "
-            "their events, or fit with an item table."
+            "add_items: the model has no item columns to place new items by. Give a log of their "
+            "events, or fit with an item table."
         )
     tree = _with_room(tree, new)
     if len(log):
@@ -148,7 +148,7 @@ def by_table(tree: Tree, known: pa.Table, new: pa.Table) -> Weigh:
     shared = [name for name in new.column_names if name in known.column_names]
     if not shared:
         raise DataError(
-            f"add_items: the table has none of the columns that the model knows "
+            f"add_items: the table has none of the model's item columns "
             f"({', '.join(known.column_names)}). Give one, or a log of the items' events."
         )
     words: dict[Any, int] = {}

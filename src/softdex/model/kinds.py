@@ -34,7 +34,7 @@ from softdex.index.popularity import Popularity
 from softdex.index.tree.tree import Tree
 from softdex.index.uniform import Uniform
 from softdex.model.artifact import Contents, check_kinds
-from softdex.score.contract import Scorer
+from softdex.score.contract import Product, Scorer
 from softdex.score.counting import Constant, Sparse
 from softdex.score.din import Din
 from softdex.score.product import Cosine, Dot
@@ -82,6 +82,11 @@ CONTRACTS = {  # and a member that only this role has
     "scorer": (Scorer, "num_queries"),
     "index": (Index, "log_prob"),
 }
+ALSO = {  # what a flag asks of a class
+    "answers_strangers": ("similar",),
+    "history_first": ("with_users", "new_items"),
+    "is_product": tuple(name for name in vars(Product) if name[0] != "_"),
+}
 TOWERS = {"tower": "features", "user_tower": "user_features"}  # prefix -> entry of the manifest
 HISTORY: Layout = {
     "seen.indptr": (LONGS, "Q"),
@@ -127,7 +132,7 @@ def register(cls: type[Part], name: str | None = None) -> type[Part]:
 
 def _role_of(cls: Any) -> str:
     """Return the role of a class by a member that no other role has."""
-    found = [role for role, (_, mark) in CONTRACTS.items() if hasattr(cls, mark)]
+    found = [role for role, (_, mark) in CONTRACTS.items() if mark in dir(cls)]
     if not isinstance(cls, type) or len(found) != 1:
         marks = ", ".join(f"{mark} ({role})" for role, (_, mark) in CONTRACTS.items())
         raise SoftdexError(
@@ -140,13 +145,11 @@ def _role_of(cls: Any) -> str:
 def _check_class(cls: Any, role: str) -> None:
     """Refuse a class that lacks what its contract asks of the class itself."""
     contract, where = CONTRACTS[role][0], f"register: {cls.__name__}"
-    annotated = contract.__annotations__.items()
-    flags = [
-        n for n, kind in annotated if kind in ("ClassVar[Layout]", "bool")
-    ]  # others are of instances
-    methods = [n for n in vars(contract) if n[0] != "_"]
-    if missing := [n for n in (*flags, *methods) if not hasattr(cls, n)]:
-        raise SoftdexError(f"{where} has no {', '.join(missing)}, which an {role} must have.")
+    annotated = contract.__annotations__.items()  # attributes of other types are of instances
+    flags = [name for name, kind in annotated if kind in ("ClassVar[Layout]", "bool")]
+    methods = [name for name in vars(contract) if name[0] != "_"]
+    if missing := [name for name in (*flags, *methods) if name not in dir(cls)]:
+        raise SoftdexError(f"{where} has no {', '.join(missing)}, which every {role} has.")
     if role != "index" and not issubclass(cls, nn.Module):
         raise SoftdexError(f"{where}: expected a torch.nn.Module.")
     for name in flags:
@@ -154,6 +157,10 @@ def _check_class(cls: Any, role: str) -> None:
         if not (_is_layout(value) if name == "tensors" else isinstance(value, bool)):
             wanted = "{name: (torch dtype, letters)}" if name == "tensors" else "True or False"
             raise SoftdexError(f"{where}.{name}: expected {wanted}, got {value!r}.")
+        if value is True and (missing := [n for n in ALSO.get(name, ()) if n not in dir(cls)]):
+            raise SoftdexError(
+                f"{where} has no {', '.join(missing)}, which {name} = True asks for."
+            )
     if wrong := [n for n in methods if not callable(getattr(cls, n))]:
         raise SoftdexError(f"{where}: expected methods {', '.join(wrong)}.")
     _check_constructor(cls, role, where)
@@ -255,9 +262,9 @@ def rebuild(contents: Contents) -> tuple[Any, Any]:
         for role, layout in layouts.items()
     }
     if wrong := [name for name in not_finite(tensors) if name != "index.effort"]:
-        raise ValueError(f"{', '.join(wrong)} holds what is not finite")
+        raise ValueError(f"{', '.join(wrong)}: not finite")
     if bool((tensors["item_counts"] < 0).any()):
-        raise ValueError("an item was counted less than 0 times")
+        raise ValueError("item_counts holds numbers below 0")
     check_lists("seen", tensors["seen.indptr"], tensors["seen.ids"], shared["U"], shared["I"])
     _check_tables(users, items)
     return _built(kinds, parts, sizes)
@@ -274,7 +281,7 @@ def _built(
     kinds["scorer"].check(scorer, sizes["scorer"])
     made = kinds["scorer"](**arguments(scorer))
     if kinds["encoder"].reads_items and not made.is_product:
-        raise ValueError("the encoder reads vectors of items, and the scorer has none")
+        raise ValueError("the encoder reads item vectors, and the scorer has none")
     more = {"items": made.items} if kinds["encoder"].reads_items else {}
     kinds["index"].check(index, sizes["index"], made)
     found = kinds["index"](made, **arguments(index))

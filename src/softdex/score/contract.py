@@ -32,7 +32,7 @@ class Scorer(Protocol):
 
     @property
     def check(self) -> Callable[[Tensors, Sizes], None]:
-        """Static: raise ValueError for tensors of the right shapes that no such scorer has."""
+        """Return the static check; it raises ValueError for tensors that no such scorer has."""
         ...
 
     def num_queries(self, query: Any) -> int:

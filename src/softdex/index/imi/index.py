@@ -116,7 +116,7 @@ class Imi:
         cell, last, effort = tensors["cell"], int(tensors["last"]), float(tensors["effort"])
         inside = int(cell.min()) >= 0 and int(cell.max()) < sizes["C"] ** 2
         if not (inside and last in range(len(LAST)) and effort > 0 and scorer.is_product):
-            raise ValueError("the index has cells or settings that do not exist")
+            raise ValueError("the index's cells or settings do not exist")
 
     # draw ----------------------------------------------------------------------------------------
 
@@ -126,7 +126,9 @@ class Imi:
     ) -> Draws:
         """Draw (B, N) items: a cell by its mass, then an item of the cell by its share."""
         if shared:
-            raise SoftdexError("Imi.sample: its law depends on the query; draws cannot be shared.")
+            raise SoftdexError(
+                "Imi.sample: the proposal depends on the query; draws cannot be shared."
+            )
         found = []
         for part in self._parts(query):
             law = self._law(part)
@@ -340,11 +342,11 @@ def build(
     """
     device = scorer.items.device
     if (weight is None) == (last == "popularity"):
-        raise SoftdexError("imi: a popularity last stage, and only that one, needs weight=.")
+        raise SoftdexError("imi: expected weight= if last='popularity', and only then.")
     codewords = max(1, min(codewords, scorer.num_items))
     dim = scorer.vectors(slice(0, 1)).shape[1]
     if not residual and dim < 2:
-        raise SoftdexError("imi: vectors of one coordinate have no halves. Use residual=True.")
+        raise SoftdexError("imi: vectors of dimension 1 have no halves. Use residual=True.")
     words = trained(scorer, None, codewords, residual, ROUNDS, generator)
     alive = torch.ones(scorer.num_items, dtype=torch.bool, device=device)
     cell = all_cells(scorer, words, residual)

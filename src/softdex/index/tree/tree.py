@@ -121,7 +121,7 @@ class Tree:
         if rows != scorer.num_items or scorer.is_product or not float(tensors["effort"]) > 0:
             raise ValueError("the tree's slots, levels and nodes do not fit together")
         if not bool(tensors["alive"][taken.long()].any()):
-            raise ValueError("no item lives in the tree")
+            raise ValueError("the tree holds no living item")
 
     def width(self, level: int) -> int:
         """Return the number of slots under a node of a level."""
@@ -202,7 +202,9 @@ class Tree:
     ) -> Draws:
         """Draw (B, N) items by walks; draws cannot be shared."""
         if shared:
-            raise ShapeError("Tree.sample: its law depends on the query; draws cannot be shared.")
+            raise ShapeError(
+                "Tree.sample: the proposal depends on the query; draws cannot be shared."
+            )
         nodes, logq = self.walk(query, n, generator=generator)[-1].draws
         return Draws(self.item_of[nodes].long(), logq)
 
@@ -306,8 +308,8 @@ class Tree:
         free = (self.item_of < 0).nonzero()[:, 0]
         if len(free) < len(new):
             raise DataError(
-                f"index: the tree has {len(free):,} free leaves for {len(new):,} new items. Build "
-                "a tree with more room."
+                f"index: expected free leaves for {len(new):,} new items, the tree has "
+                f"{len(free):,}. Build it with more room."
             )
         item_of = self.item_of.clone()
         item_of[free[: len(new)]] = new.to(item_of)

@@ -61,7 +61,7 @@ class FoldIn(nn.Module):
     def check(tensors: Tensors, sizes: Sizes) -> None:
         """Refuse totals below 0."""
         if bool((tensors["total"] < 0).any()):
-            raise ValueError("a user's events count less than 0 together")
+            raise ValueError("encoder.total holds numbers below 0")
 
     def forward(
         self,
