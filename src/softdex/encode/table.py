@@ -136,6 +136,11 @@ class Table(nn.Module):
         self._lookups.append(lambda: None if rows.grad is None else touched(rows.grad))
 
 
+def tables_in(module: nn.Module) -> list[Table]:
+    """All tables in a module, each once."""
+    return list(dict.fromkeys(m for m in module.modules() if isinstance(m, Table)))
+
+
 def table_of(vectors: Tensor | nn.Module) -> Any:
     """Return a table of these vectors; a module that stands for a table is returned as it is."""
     return vectors if isinstance(vectors, nn.Module) else Table(vectors)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, Any, NamedTuple, final
+from typing import Annotated, Any, NamedTuple, cast, final
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from softdex.explain.names import Names, above, counted, numbered, percent
 from softdex.explain.page import AREA, DOT, box_width
 from softdex.index.contract import Filter
 from softdex.index.tree.beam import Allowed
-from softdex.index.tree.tree import Tree
+from softdex.index.tree.tree import Tree, as_tree
 from softdex.model.retriever import Retriever
 from softdex.options import check, positive
 
@@ -125,8 +125,7 @@ def look(
     columns: str | Sequence[str] | None = None,
 ) -> Look:
     """Search as `recommend` does and return what `draw` draws; arguments as in `explain`."""
-    tree, encoder = tree_of(model), model.encoder
-    assert isinstance(encoder, Recent)
+    tree, encoder = tree_of(model), cast(Recent, model.encoder)
     check("explain", {"k": Annotated[int, positive]}, {"k": k})
     past = _past(model, user, history)
     names, filter = Names(model, past.ids, columns), Filter(past)
@@ -169,9 +168,10 @@ def look(
 
 def tree_of(model: Retriever) -> Tree:
     """Return the tree that a model searches."""
-    if not isinstance(model.index, Tree):
+    tree = as_tree(model.index)
+    if tree is None:
         raise SoftdexError(f"explain: {model.recipe} has no tree to draw. Fit {TREES}.")
-    return model.index
+    return tree
 
 
 def _past(model: Retriever, user: Any, history: Sequence[Any] | None) -> Ragged:

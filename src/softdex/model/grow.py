@@ -23,7 +23,7 @@ from softdex.errors import DataError, SoftdexError, choose, first_few
 from softdex.index.flat import Flat
 from softdex.index.imi.books import codewords_for
 from softdex.index.imi.index import build
-from softdex.index.tree.tree import Tree
+from softdex.index.tree.tree import as_tree
 from softdex.messages import say
 from softdex.model import grow_tree
 from softdex.objective.softmax import log_mass
@@ -117,7 +117,7 @@ def add_items(model: Model, given: Any) -> None:
     had = np.append(model.seen.ids, len(model.items) + log.item)
     table = None if model.item_table is None else _rows_below(model.item_table, log).take(order)
     encoder, index = model.encoder, model.index
-    if tree := _tree_of(model):
+    if tree := as_tree(model.index):
         index = grow_tree.with_items(tree, model, log, order)
     else:
         scorer = index.scorer.over(order, *_new_rows(model, log))
@@ -133,7 +133,7 @@ def add_items(model: Model, given: Any) -> None:
 
 def _unclicked(model: Model, table: Any) -> Interactions:
     """Return new items as a log without events, from a table of their columns."""
-    if model.tower is None and not _tree_of(model):
+    if model.tower is None and not as_tree(model.index):
         raise DataError(
             f"add_items: expected a log, got {type(table).__name__}. Use sdx.read(...); a table "
             "serves models that were fitted with features=, and trees."
@@ -142,11 +142,6 @@ def _unclicked(model: Model, table: Any) -> Interactions:
     _refuse_known("add_items", keys, model.items)
     nobody = np.zeros(0, np.int32)
     return Interactions(model.users, keys, nobody, nobody, item_table=columns)
-
-
-def _tree_of(model: Model) -> Tree | None:
-    """Return the tree that a model is served from, if it has one."""
-    return model.index if isinstance(model.index, Tree) else None
 
 
 def _new_rows(model: Model, log: Interactions) -> Rows:
@@ -163,7 +158,7 @@ def edit_items(model: Model, items: Any, where: str, *, living: bool) -> None:
     rows = torch.from_numpy(find(model.items, as_list(items), where, "items").astype(np.int64))
     if not living:
         model.index = model.index.delete(rows)
-    elif tree := _tree_of(model):
+    elif tree := as_tree(model.index):
         model.index = grow_tree.reinserted(tree, rows)
     else:
         model.index = model.index.insert(rows)
@@ -181,7 +176,7 @@ def build_index(model: Model, kind: str, recall: float, k: int, codewords: int |
         k: items per query.
         codewords: per book of an `imi`; None: by the number of items.
     """
-    scorer, alive, tree = model.index.scorer, model.index.alive, _tree_of(model)
+    scorer, alive, tree = model.index.scorer, model.index.alive, as_tree(model.index)
     choose("build_index", "index", kind, ("flat", "tree" if tree else "imi"))
     if kind == "flat":
         model.index = tree.with_beam(math.inf) if tree else Flat(scorer, alive)
@@ -315,7 +310,7 @@ def _note(model: Model, what: str, count: int) -> None:
 
 def _note_drift(model: Model) -> None:
     """Note the fraction of a tree's items that have come or gone since it was learned."""
-    tree = _tree_of(model)
+    tree = as_tree(model.index)
     if tree is None or tree.depth == 1:
         return
     drift = (model.added.get("items", 0) + model.removed) / len(model.items)

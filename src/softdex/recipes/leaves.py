@@ -12,7 +12,7 @@ from softdex.data.interactions import Interactions
 from softdex.encode.sequence import Sequence
 from softdex.errors import SoftdexError, choose
 from softdex.index.tree import build
-from softdex.index.tree.tree import Tree
+from softdex.index.tree.tree import as_tree
 from softdex.machine import pick_device
 from softdex.messages import say
 from softdex.recipes.compose import Sampling
@@ -96,9 +96,10 @@ def order_of_leaves(
 
 def _order_in(train: Interactions, model: Any) -> np.ndarray:
     """Items in the order of a saved tree, those that it does not know behind them."""
-    if not isinstance(model.index, Tree):
+    tree = as_tree(model.index)
+    if tree is None:
         raise SoftdexError(f"tree: leaves= is a saved {model.recipe}, which has no tree.")
-    lies = model.index.item_of.cpu().numpy()
+    lies = tree.item_of.cpu().numpy()
     known = train.items.lookup(model.items.take(lies[lies >= 0]))
     known = known[known >= 0]
     if not len(known):

@@ -141,6 +141,11 @@ class Tower(nn.Module):
         return torch.where(mixed < self.dropout * 2**32, -1, ids)
 
 
+def towers_in(module: nn.Module) -> list[Tower]:
+    """All towers in a module."""
+    return [m for m in module.modules() if isinstance(m, Tower)]
+
+
 def tower_in(part: nn.Module, name: str) -> Tower | None:
     """Return the tower that a part has under this name, None if it has an ordinary table."""
     found = getattr(part, name, None)

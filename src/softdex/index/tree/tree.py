@@ -362,3 +362,8 @@ def _chosen(logp: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
     at = torch.searchsorted(cdf, point * cdf[:, -1:], right=True)
     last = (cdf < cdf[:, -1:]).sum(1, keepdim=True)  # rounding must not reach columns without mass
     return torch.minimum(at, last)
+
+
+def as_tree(index: Any) -> Tree | None:
+    """Return an index that is a tree, None for any other."""
+    return index if isinstance(index, Tree) else None

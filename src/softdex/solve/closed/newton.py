@@ -64,6 +64,11 @@ def sparse_product(x: Tensor, matrix: SparseRows, transposed: SparseRows) -> Ten
     return _SparseProduct.apply(x, matrix, transposed)  # type: ignore[no-untyped-call]
 
 
+def share_of(encoder: Any) -> float:
+    """The weight of a user's own vector in the query; the rest is the mean of the history."""
+    return float(encoder.share) if isinstance(encoder, Mixed) else 1.0
+
+
 def query_of(encoder: Any, log: Interactions, like: Tensor) -> Callable[[Vectors], Tensor]:
     """The function from the tables' vectors to the queries of all users (U, D), as served.
 
@@ -74,7 +79,7 @@ def query_of(encoder: Any, log: Interactions, like: Tensor) -> Callable[[Vectors
     score too high, which is harmless where serving masks them; but with a small `lam` or short
     histories the loss can be lowered that way instead of by learning.
     """
-    share = float(encoder.share) if isinstance(encoder, Mixed) else 1.0
+    share = share_of(encoder)
     if share == 1:
         return lambda vectors: vectors["users"]
     recent = log.histories.last(encoder.most)
@@ -177,7 +182,7 @@ class Newton(NamedTuple):
         tables = tables_of(self.encoder, self.scorer).values()
         each = PRECISIONS[self.settings.precision].itemsize
         cells, dim = sum(t.weight.numel() for t in tables), self.scorer.items.dim
-        history = 32 * len(log) if isinstance(self.encoder, Mixed) else 0
+        history = 32 * len(log) if share_of(self.encoder) < 1 else 0
         return 16 * each * cells + (40 + 9 * each * dim) * len(log) + history
 
     def probe(self, log: Interactions, trainer: Any) -> Probe | None:
@@ -187,8 +192,8 @@ class Newton(NamedTuple):
 
 def tables_of(encoder: Any, scorer: Dot) -> dict[str, Table]:
     """The tables that scores depend on, by name; without "users" if their share is 0."""
-    alone = isinstance(encoder, Mixed) and float(encoder.share) == 0
-    return {"items": scorer.items} if alone else {"users": encoder.vectors, "items": scorer.items}
+    own = {"users": encoder.vectors} if share_of(encoder) > 0 else {}
+    return own | {"items": scorer.items}
 
 
 class NewtonSteps:

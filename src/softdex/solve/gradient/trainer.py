@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from softdex.data.interactions import Interactions
-from softdex.encode.features.tower import Tower
-from softdex.encode.table import Table
+from softdex.encode.features.tower import towers_in
+from softdex.encode.table import tables_in
 from softdex.errors import DataError
 from softdex.index.contract import Index, copy_into
 from softdex.machine import pick_device
@@ -155,7 +155,7 @@ class Descent(NamedTuple):
         order; the scores of a batch with their gradients."""
         feed, negatives = self.parts.feed, self.parts.negatives
         modules = nn.ModuleDict({"encoder": self.encoder, "scorer": self.scorer})
-        tables = {m for m in modules.modules() if isinstance(m, Table)}
+        tables = tables_in(modules)
         weights = sum(t.weight.nbytes for t in tables)
         past = sum(b.nbytes for b in modules.buffers()) - weights
         past += 3 * sum(t.nbytes for t in negatives.index.state().values())
@@ -210,8 +210,7 @@ class Trainer:
         if isinstance(self.loss, nn.Module):
             self.modules["loss"] = self.loss
         self.modules.to(device)
-        tables = dict.fromkeys(m for m in self.modules.modules() if isinstance(m, Table))
-        self.towers = [m for m in self.modules.modules() if isinstance(m, Tower)]
+        tables, self.towers = tables_in(self.modules), towers_in(self.modules)
         self.index = self.negatives.index.to(device)
         self.lr = torch.tensor(self.rate, device=device)
         self.optimizers = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 from softdex.data.interactions import Interactions
 from softdex.index.tree.tree import Tree
@@ -31,8 +32,8 @@ class TreeEpochs:
 
     def __call__(self, trainer: Trainer, progress: Progress) -> None:
         """Prepare an epoch. A run that is resumed inside an epoch has the tree already."""
-        tree, feed, rounds, rectify = trainer.index, trainer.feed, self.rounds, self.rectify
-        assert isinstance(tree, Tree)
+        feed, rounds, rectify = trainer.feed, self.rounds, self.rectify
+        tree = cast(Tree, trainer.index)
         assert isinstance(feed, Windows)
         starts = rounds is not None and progress.epoch in rounds.starts
         if rounds is not None and starts and progress.step == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -41,30 +42,30 @@ class TreeLoss:
         self, index: Index, query: Tensor, target: Tensor, generator: torch.Generator
     ) -> Tensor:
         """Losses (B, J) per level of items (B,) for histories (B, L)."""
-        assert isinstance(index, Tree)
-        slot, levels = index.slot_of[target], range(1, index.depth + 1)
+        tree = cast(Tree, index)
+        slot, levels = tree.slot_of[target], range(1, tree.depth + 1)
         losses, some, against = [], [], []
-        paths, ones = [], torch.ones_like(slot, dtype=torch.float32).expand(index.depth, -1).T
+        paths, ones = [], torch.ones_like(slot, dtype=torch.float32).expand(tree.depth, -1).T
         labels, there = ones, ones
         if self.sampling == "tree":
-            paths = index.walk(query, self.negatives, generator=generator, to=target)
+            paths = tree.walk(query, self.negatives, generator=generator, to=target)
         elif self.sampling == "beam":
-            paths, there = _looked_at(index, query, slot, self.negatives)
+            paths, there = _looked_at(tree, query, slot, self.negatives)
         if self.own:
-            labels = _led_to(index, query, slot)
+            labels = _led_to(tree, query, slot)
         for level in levels:  # the first ones are the smallest
-            own = slot // index.width(level)
-            if self._is_whole(index, level):
-                scores = index.scores(index.seen(query, level), level)
+            own = slot // tree.width(level)
+            if self._is_whole(tree, level):
+                scores = tree.scores(tree.seen(query, level), level)
                 losses.append(self._whole(scores, own, labels[:, level - 1]))
             else:
                 some.append(level)
                 against.append(
-                    paths[level - 1] if paths else self._drawn(index, level, own, generator)
+                    paths[level - 1] if paths else self._drawn(tree, level, own, generator)
                 )
         if some:
-            losses.append(self._some(index, query, some, against, labels, there))
-        return torch.cat(losses).view(index.depth, -1).T / index.depth
+            losses.append(self._some(tree, query, some, against, labels, there))
+        return torch.cat(losses).view(tree.depth, -1).T / tree.depth
 
     def _is_whole(self, index: Tree, level: int) -> bool:
         if self.sampling in ("siblings", "beam"):
