@@ -78,6 +78,9 @@ def row(name: str) -> tuple[str, str]:
 def run(made: Parser, main: Callable[[argparse.Namespace], None]) -> None:
     """Run a script; what the library refuses is a mistake of the command line, too."""
     given = made.parse()
+    for value in vars(given).values():
+        if isinstance(value, Path) and not value.parent.is_dir():
+            made.error(f"there is no folder {value.parent}")
     if TINY:
         sdx.set_threads(1)  # as quick, and other processes do not matter
     try:

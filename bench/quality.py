@@ -95,7 +95,7 @@ def main(given: Namespace) -> None:
         model = sdx.fit(recipe, train, valid=early, **options)
     seconds = time.perf_counter() - began
     if kept is not None:
-        model.save(kept)
+        model.save(str(kept))
     result = model.evaluate(measured, (10, 20))
     names = ["recall@10", "recall@20", "ndcg@20", "ndcg@10", "mrr@10"]
     more: dict[str, Any] = {}
