@@ -1,4 +1,4 @@
-"""What every benchmark shares: the machine, the versions, the clock, one JSON line."""
+"""What every benchmark shares: sizes, the clock, memory, the machine and the JSON line."""
 
 from __future__ import annotations
 
@@ -8,20 +8,46 @@ import json
 import os
 import platform
 import statistics
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numba
 import torch
 
-from softdex.model.card import versions
+T = TypeVar("T")
+TINY = "--tiny" in sys.argv  # read here, because sizes are set before options are parsed
+PACKAGES = ("softdex", "torch", "numpy", "scipy", "pyarrow", "numba")
+GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if GPU else "cpu")
 
-DATA = Path(os.environ.get("SOFTDEX_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+def sized(full: T, tiny: T) -> T:
+    """Return `full`, or with --tiny a size that takes a moment and yields no figure."""
+    return tiny if TINY else full
 
 
-def machine() -> dict[str, Any]:
+@cache
+def scratch() -> Path:
+    """A temporary folder for what a tiny run writes."""
+    return Path(tempfile.mkdtemp(prefix="softdex-bench-"))
+
+
+# reports -----------------------------------------------------------------------------------------
+
+
+def report(name: str, protocol: str, **figures: Any) -> None:
+    """Print the JSON line of a result."""
+    print(json.dumps({"benchmark": name, "protocol": protocol, **figures, **surroundings()}))
+    sys.stdout.flush()
+
+
+def surroundings() -> dict[str, Any]:
+    """Versions, machine and device, and whether the sizes are tiny."""
     model = next(
         (
             line.split(":")[1].strip()
@@ -30,25 +56,29 @@ def machine() -> dict[str, Any]:
         ),
         platform.processor(),
     )
-    return {"processor": model, "cores": os.cpu_count(), "system": platform.platform()}
+    return {
+        "tiny": TINY,
+        "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
+        "machine": {"processor": model, "cores": os.cpu_count(), "system": platform.platform()},
+        "device": torch.cuda.get_device_name() if GPU else "cpu",
+        "threads": torch.get_num_threads(),
+    }
 
 
-def report(name: str, protocol: str, **figures: Any) -> None:
-    """Print the one JSON line of a benchmark."""
-    about = {"benchmark": name, "protocol": protocol, **figures}
-    about |= {"versions": versions() | {"numba": numba.__version__}, "machine": machine()}
-    print(json.dumps(about), flush=True)
+# time --------------------------------------------------------------------------------------------
 
 
 def seconds(work: Callable[[], Any]) -> float:
+    """Seconds that one call takes."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def milliseconds(work: Callable[[], Any], repeats: int, warm: int = 5) -> float:
-    """The median time of a piece of work, the device waited for."""
+    """Median milliseconds per call, each call synchronised with the device."""
     times = []
+    repeats, warm = sized((repeats, warm), (1, 1))
     for i in range(repeats + warm):
         wait()
         spent = seconds(lambda: (work(), wait()))
@@ -57,56 +87,54 @@ def milliseconds(work: Callable[[], Any], repeats: int, warm: int = 5) -> float:
     return round(statistics.median(times), 4)
 
 
+def alternating(works: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each work per round, timed in turn so that a busy moment slows all of them."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(sized(repeats, 1)):
+        for name, work in works.items():
+            times[name].append(round(seconds(work), 6))
+    return times
+
+
 def wait() -> None:
-    if torch.cuda.is_available():
+    """Synchronise with the GPU, if there is one."""
+    if GPU:
         torch.cuda.synchronize()
 
 
+# memory ------------------------------------------------------------------------------------------
+
+
 def reset_peak() -> None:
+    """Free cached memory and forget the GPU's peak."""
     gc.collect()
-    if torch.cuda.is_available():
+    if GPU:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
 
 def peak(work: Callable[[], Any]) -> float:
-    """Peak memory in GB: of the process while it works, or of the GPU since the last reset."""
-    if not torch.cuda.is_available():
+    """Peak memory in GB: of the process during the call, or of the GPU since the last reset."""
+    if not GPU:
         return peak_of(work)[1]["peak_gb"]
     work()
     return round(torch.cuda.max_memory_allocated() / 1e9, 3)
 
 
-def alternating(works: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
-    """Time several pieces of work in turn, so that a busy moment hits them all."""
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(repeats):
-        for name, work in works.items():
-            times[name].append(round(seconds(work), 3))
-    return times
-
-
 def peak_of(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """Run work: its result, seconds, peak memory of the whole process and above its start in GB."""
+    """The result of a call, its seconds, and the peak memory of the process in GB: in all, and
+    above its start."""
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before, began = _status("VmRSS"), time.perf_counter()
     answer = work()
-    spent, peak = time.perf_counter() - began, _status("VmHWM")
-    figures = {"seconds": spent, "peak_gb": peak, "peak_above_start_gb": peak - before}
+    spent, most = time.perf_counter() - began, _status("VmHWM")
+    figures = {"seconds": spent, "peak_gb": most, "peak_above_start_gb": most - before}
     return answer, {name: round(value, 3) for name, value in figures.items()}
 
 
 def _status(field: str) -> float:
-    """A line of /proc/self/status in GB."""
+    """A field of /proc/self/status in GB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith(field))) * 1024 / 1e9
-
-
-def need(name: str) -> Path:
-    """A real data set, or a clear end."""
-    path = DATA / name
-    if not path.exists():
-        raise SystemExit(f"{name} is not in {DATA}: set SOFTDEX_DATA to the folder that holds it")
-    return path

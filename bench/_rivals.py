@@ -1,4 +1,4 @@
-"""implicit's ALS and ours behind one face: train sweep by sweep, with the clock stopped outside."""
+"""implicit's ALS and our closed forms behind one function that trains and times each sweep."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from scipy.stats import qmc
 from threadpoolctl import threadpool_limits
 
 import softdex as sdx
-from softdex import recipes
+from _harness import sized
 from softdex.encode.table import Users
 from softdex.model.learn import assemble
 from softdex.score.product import Dot
 from softdex.solve.loop import Progress
 
+COUNT = sized(24, 2)  # settings per system
 SPACES = {
     "implicit": {"alpha": (1.0, 300.0), "regularization": (0.1, 200.0)},
     "ials": {"alpha": (0.001, 0.3), "lam": (0.0005, 0.1)},
@@ -28,7 +29,7 @@ SPACES = {
 
 
 def settings(system: str, count: int) -> list[dict[str, float]]:
-    """Evenly spread over the system's space, on a logarithmic scale."""
+    """So many settings, spread evenly over the system's space on a logarithmic scale."""
     space = SPACES[system]
     points = qmc.Halton(len(space), seed=0).random(count)
     return [
@@ -44,16 +45,16 @@ Sweep = tuple[float, sdx.Retriever]
 
 
 def sweeps(
-    system: str, train: sdx.Interactions, dim: int, most: int, seed: int, **options: Any
+    system: str, train: sdx.Interactions, dim: int, most: int, seed: int, options: dict[str, Any]
 ) -> Iterator[Sweep]:
-    """After each sweep: seconds so far, from the log's columns on, and the model as it is."""
-    train = train.select(slice(None))  # nothing prepared by an earlier run is used
+    """After each sweep: the seconds since training began at the log's columns, and the model."""
+    train = train.select(slice(None))  # drops what an earlier run has cached
     if system == "implicit":
-        yield from _implicit(train, dim, most, seed, **options)
+        yield from _implicit(train, dim, most, seed, options)
         return
     began = time.perf_counter()
     given = {"dim": dim, "seed": seed, "epochs": most, "device": "cpu"} | options
-    job = recipes.recipe(system)(train, **(recipes.options(system) | given))
+    job = sdx.recipes.make(system, train, sdx.recipes.options(system) | given)
     trainer = job.trainer(train)
     spent = time.perf_counter() - began
     model = assemble(system, given, train, job.encoder, job.scorer)
@@ -65,7 +66,7 @@ def sweeps(
 
 
 def _implicit(
-    train: sdx.Interactions, dim: int, most: int, seed: int, **options: Any
+    train: sdx.Interactions, dim: int, most: int, seed: int, options: dict[str, Any]
 ) -> Iterator[Sweep]:
     from implicit.als import AlternatingLeastSquares
 
@@ -81,7 +82,7 @@ def _implicit(
         found.append((clock["spent"], model.user_factors.copy(), model.item_factors.copy()))
         clock["began"] = time.perf_counter()
 
-    with warnings.catch_warnings(), threadpool_limits(1, "blas"):  # as implicit asks for
+    with warnings.catch_warnings(), threadpool_limits(1, "blas"):  # implicit asks for it
         warnings.simplefilter("ignore")
         model.fit(matrix, show_progress=False, callback=after)
     for spent, users, items in found:
@@ -90,7 +91,7 @@ def _implicit(
 
 
 def sample(valid: sdx.Holdout, users: int) -> sdx.Holdout:
-    """A fixed sample of a validation part's users."""
+    """A fixed sample of the users of a holdout."""
     asked = np.flatnonzero(valid.targets.lengths)
     if len(asked) > users:
         asked = np.sort(np.random.default_rng(0).choice(asked, users, replace=False))
@@ -104,13 +105,12 @@ def tuned(
     *,
     dim: int,
     most: int,
-    count: int,
 ) -> dict[str, Any]:
-    """The best of `count` settings on validation, each at its best number of sweeps."""
+    """The best of COUNT settings on validation, each at its best number of sweeps."""
     best: dict[str, Any] = {"score": -1.0}
-    for options in settings(system, count):
+    for options in settings(system, COUNT):
         waited, top = 0, -1.0
-        for sweep, (_, model) in enumerate(sweeps(system, train, dim, most, 0, **options), 1):
+        for sweep, (_, model) in enumerate(sweeps(system, train, dim, most, 0, options), 1):
             now = score(model)
             waited, top = (0, now) if now > top else (waited + 1, top)
             if now > best["score"]:

@@ -1,22 +1,28 @@
-"""`fit("rg2", train)` without an option, beside implicit's defaults and implicit tuned over 24
-settings (its factors as many as our dim), on data sets that no default was chosen on.
+"""Quality and seconds of `fit("rg2", train)` without options, beside implicit's ALS.
 
     python bench/als_defaults.py [DATA ...]
 
-80/10/10 per user, seed 0; the test part masks train and validation. One JSON line a data set.
+implicit runs with its defaults, and tuned over 24 settings with as many factors as our `dim`. No
+default of `rg2` was chosen on these data sets. 80/10/10 per user, seed 0; the test part masks train
+and validation. One JSON line per data set.
 """
 
 from __future__ import annotations
 
-import sys
 import time
-from typing import Any
+from argparse import Namespace
 
 import _rivals
 import softdex as sdx
-from _harness import need, report
+from _data import need
+from _harness import report, sized
+from _options import parser, run
 
-DATA = ("lastfm-hetrec", "amazon-book-kgat", "amazon-beauty-large", "ml-10m-implicit")
+DATA = ["lastfm-hetrec", "amazon-book-kgat", "amazon-beauty-large", "ml-10m-implicit"]
+MOST = sized(15, 2)  # sweeps
+
+PARSER = parser(__file__, __doc__)
+PARSER.add_argument("data", nargs="*", default=sized(DATA, DATA[:1]), help="data sets")
 
 
 def shown(result: sdx.Result, seconds: float) -> dict[str, float]:
@@ -26,14 +32,14 @@ def shown(result: sdx.Result, seconds: float) -> dict[str, float]:
 
 
 def implicit(
-    train: sdx.Interactions, test: sdx.Holdout, dim: int, most: int, **options: Any
+    train: sdx.Interactions, test: sdx.Holdout, dim: int, most: int, options: dict[str, float]
 ) -> dict[str, float]:
-    *_, (seconds, model) = _rivals.sweeps("implicit", train, dim, most, 0, **options)
+    *_, (seconds, model) = _rivals.sweeps("implicit", train, dim, most, 0, options)
     return shown(model.evaluate(test, 20), seconds)
 
 
-def main() -> None:
-    for name in sys.argv[1:] or DATA:
+def main(given: Namespace) -> None:
+    for name in given.data:
         log = sdx.read(need(f"{name}.parquet"), quiet=True)
         train, valid, test = sdx.split.rg(log, seed=0)
         assert valid is not None
@@ -43,16 +49,16 @@ def main() -> None:
         seconds = time.perf_counter() - began
         rows = {"rg2, defaults": shown(model.evaluate(test, 20), seconds)}
         dim = int(model.options["dim"])
-        rows["implicit, defaults (100 factors)"] = implicit(train, test, 100, 15)
+        rows["implicit, defaults (100 factors)"] = implicit(train, test, 100, MOST, {})
         asked = _rivals.sample(valid, 2000)
 
         def score(model: sdx.Retriever, asked: sdx.Holdout = asked) -> float:
             return model.evaluate(asked, 20)["ndcg@20"]
 
         began = time.perf_counter()
-        best = _rivals.tuned("implicit", train, score, dim=dim, most=15, count=24)
+        best = _rivals.tuned("implicit", train, score, dim=dim, most=MOST)
         searched = time.perf_counter() - began
-        found = implicit(train, test, dim, best["sweeps"], **best["options"])
+        found = implicit(train, test, dim, best["sweeps"], best["options"])
         rows[f"implicit, tuned ({dim} factors)"] = found | {"search_seconds": round(searched, 1)}
         report(
             f"als_defaults {name}",
@@ -64,4 +70,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

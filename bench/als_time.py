@@ -1,12 +1,12 @@
-"""Time to quality on Gowalla (LightGCN split), beside implicit's ALS in the same run.
+"""Seconds to reach a quality on Gowalla (LightGCN split), beside implicit's ALS in the same run.
 
-    python bench/als_time.py DIM [CHOICES.json]      (64: 3 seeds; more: 2)
+    python bench/als_time.py DIM [CHOICES.json]
 
-Each system gets 24 settings, tried on 10 % of train cut off for validation (a fixed sample of 3,000
-users, early stop after 4 sweeps without gain, at most 15); the best setting is then trained on all
-of train. Seconds count everything from the columns of the log to the sweep, not measuring; what is
-compiled is compiled before, and its seconds are stated apart. The choices are kept in CHOICES.json,
-so that timing can be repeated.
+Three seeds up to a DIM of 64, else two. Each system gets 24 settings, tried on the 10 % of train
+held out for validation (a fixed sample of 3,000 users, at most 15 sweeps, stopped after 4 without
+gain); the best is then trained on all of train. Seconds run from the columns of the log to the end
+of the sweep, without evaluation and compilation; the latter is reported on its own. CHOICES.json
+keeps the settings chosen, so that timing can be repeated.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,17 @@ import numpy as np
 
 import _rivals
 import softdex as sdx
-from _harness import need, report
+from _data import need
+from _harness import report, sized
+from _options import parser, run, size, unless_tiny
+from _rivals import COUNT
 
-SYSTEMS, COUNT, MOST, SEEDS = ("implicit", "ials", "rg2", "rgx"), 24, 15, (0, 1, 2)
+SYSTEMS = ("implicit", "ials", "rg2", "rgx")
+MOST, SEEDS = sized((15, (0, 1, 2)), (2, (0,)))
+
+PARSER = parser(__file__, __doc__)
+PARSER.add_argument("dim", type=size, help="length of the vectors", **unless_tiny(8))
+PARSER.add_argument("choices", nargs="?", type=Path, help="JSON file of the settings chosen")
 
 
 def choices(log: sdx.Interactions, dim: int, path: Path | None) -> dict[str, Any]:
@@ -42,51 +51,48 @@ def choices(log: sdx.Interactions, dim: int, path: Path | None) -> dict[str, Any
     def score(model: sdx.Retriever) -> float:
         return model.evaluate(asked, 20)["ndcg@20"]
 
-    found = {
-        system: _rivals.tuned(system, train, score, dim=dim, most=MOST, count=COUNT)
-        for system in SYSTEMS
-    }
+    found = {system: _rivals.tuned(system, train, score, dim=dim, most=MOST) for system in SYSTEMS}
     if path is not None:
         path.write_text(json.dumps(known | {key: found}, indent=1))
     return found
 
 
 def first(run: dict[str, Any], goal: float) -> float | None:
-    """When a run first got there."""
+    """Seconds of a run until it first reaches the goal."""
     return next((p[0] for p in run["seconds_ndcg_recall"] if p[1] >= goal), None)
 
 
 def compile_seconds() -> float:
-    """What the first call ever costs, in a fresh process with an empty cache."""
+    """Seconds of the very first call: a new process, and (unless tiny) an empty cache."""
     code = (
         "import time, softdex as sdx; log = sdx.synthetic.world(users=50, items=50).interactions();"
         "sdx.fit; t = time.perf_counter(); sdx.fit('rg2', log, epochs=1, dim=8, device='cpu');"
         "print(time.perf_counter() - t)"
     )
     with tempfile.TemporaryDirectory() as folder:
-        there = {**os.environ, "NUMBA_CACHE_DIR": folder, "SOFTDEX_QUIET": "1"}
+        there = {**os.environ, "SOFTDEX_QUIET": "1"} | sized({"NUMBA_CACHE_DIR": folder}, {})
         done = subprocess.run(
             [sys.executable, "-c", code], env=there, capture_output=True, text=True, check=True
         )
     return round(float(done.stdout), 2)
 
 
-def main() -> None:
-    dim = int(sys.argv[1])
+def main(given: Namespace) -> None:
+    dim = given.dim
     log = sdx.read(need("gowalla.parquet"), quiet=True)
-    chosen = choices(log, dim, Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+    chosen = choices(log, dim, given.choices)
     train, _, test = sdx.split.lightgcn(log)
     asked = _rivals.sample(test, 6000)
     small = train.select(np.arange(2000))
     for system in SYSTEMS:
-        list(_rivals.sweeps(system, small, dim, 1, 0))  # compiled, loaded, pools started
+        list(_rivals.sweeps(system, small, dim, 1, 0, {}))  # compiles, loads, starts pools
     runs: dict[str, list[dict[str, Any]]] = {system: [] for system in SYSTEMS}
     seeds = SEEDS if dim <= 64 else SEEDS[:2]
     for seed in seeds:
         for system in SYSTEMS:
             pick = chosen[system]
             curve = []
-            trained = _rivals.sweeps(system, train, dim, pick["sweeps"], seed, **pick["options"])
+            trained = _rivals.sweeps(system, train, dim, pick["sweeps"], seed, pick["options"])
             for spent, model in trained:
                 result = model.evaluate(asked, 20)
                 found = round(result["ndcg@20"], 5), round(result["recall@20"], 5)
@@ -96,7 +102,7 @@ def main() -> None:
             runs[system].append({"seed": seed, "seconds_ndcg_recall": curve, "all_users": last})
     best = [max(p[1] for p in run["seconds_ndcg_recall"]) for run in runs["implicit"]]
     reached = {}
-    for share in (1.0, 0.995):  # its best lies on a plateau: also nearly its best
+    for share in (1.0, 0.995):  # implicit's best lies on a plateau
         goal = share * float(np.mean(best))
         seconds = {s: [first(run, goal) for run in runs[s]] for s in SYSTEMS}
         seconds["implicit"] = [
@@ -113,7 +119,7 @@ def main() -> None:
     report(
         f"als_time gowalla dim {dim}",
         "24 settings each on validation; test curves of the chosen on a fixed sample of 6,000 test "
-        "users, the last sweep on all; measuring not timed",
+        "users, the last sweep on all; evaluation not timed",
         card=test.card.sha256,
         choices=chosen,
         reached=reached,
@@ -123,4 +129,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

@@ -1,18 +1,16 @@
-"""Items nobody has clicked yet: a tenth of the items is taken out of training and served by what it
-is; one JSON line a data set and recipe.
+"""Recall@20 of cold items: a tenth of the items is left out of training and served by features.
 
-    python bench/cold_start.py DATA [recipe=sasrec] [seed=0] [name=value ...]
+    python bench/cold_start.py DATA [recipe=sasrec] [seed=0] [NAME=VALUE ...]
 
-DATA is `ml-1m` (genres, title) or `amazon-beauty` (categories). Events are cut 80/20 per user in
-the order of time; events of cold items are taken out of train. All users with a cold item in test
-are asked for 20 items: of the cold ones alone, and of all.
+DATA is `ml-1m` (genres, title) or `amazon-beauty` (categories). Events are split 80/20 per user in
+the order of time; events of cold items are removed from train. Every user with a cold item in test
+gets 20 items: among the cold ones alone, and among all.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import time
+from argparse import Namespace
 from typing import Any
 
 import numpy as np
@@ -20,22 +18,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import softdex as sdx
-from _harness import need, report
+from _data import need
+from _harness import report, sized
+from _options import parser, run, unless_tiny
 from softdex.encode.features.columns import learn_columns
 
 COLUMNS = {"ml-1m": ["genres", "title:text"], "amazon-beauty": ["categories"]}
-K, COLD = 20, 0.1
+K, COLD = sized(20, 5), 0.1
+
+PARSER = parser(__file__, __doc__)
+PARSER.add_argument("data", choices=list(COLUMNS), **unless_tiny("ml-1m"))
+PARSER.recipe_options({"recipe": "sasrec"})
 
 
-def main() -> None:
-    data, *pairs = sys.argv[1:]
-    options: dict[str, Any] = {"recipe": "sasrec", "seed": 0, "features": COLUMNS[data]}
-    for name, _, value in (pair.partition("=") for pair in pairs):
-        try:
-            options[name] = json.loads(value)
-        except ValueError:
-            options[name] = value
-    recipe, seed = options.pop("recipe"), options["seed"]
+def main(given: Namespace) -> None:
+    data, recipe = given.data, given.own["recipe"]
+    options = {"seed": 0, "features": COLUMNS[data]} | given.options
+    seed = options["seed"]
     catalogue = pq.read_table(need(f"{data}.items.parquet"))
     log = sdx.read(need(f"{data}.parquet"), time="position", items=catalogue, quiet=True)
     drawn = np.random.default_rng(seed).permutation(log.num_items)
@@ -108,8 +107,8 @@ def rivals(
     columns: list[str],
     seed: int,
 ) -> dict[str, float]:
-    """Cold items at random, and by the cosine of their features with those of the history; what is
-    popular holds no cold item."""
+    """Recall of cold items at random, and by the cosine of their features with the history's; the
+    most popular items hold no cold one."""
     draw = np.random.default_rng(seed + 1)
     content = features_of(log, columns)
     history = past.select(~np.isin(past.item, cold)).histories
@@ -130,7 +129,7 @@ def rivals(
 
 
 def features_of(log: sdx.Interactions, columns: list[str]) -> np.ndarray:
-    """Rows of length 1: tokens, rare ones weighing more."""
+    """Token vectors of length 1 per item, rare tokens weighing more."""
     made = learn_columns(log.item_table, columns)
     encoded = made.encode(log.item_table)
     matrix = np.zeros((log.num_items, made.tokens), np.float32)
@@ -141,4 +140,4 @@ def features_of(log: sdx.Interactions, columns: list[str]) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

@@ -1,19 +1,20 @@
-"""How fast ALS, Newton-CG and Adam come down to the minimum of RG2: S2 Table 2, observed.
+"""Convergence of ALS, Newton-CG and Adam on RG2: the rates of the RG2 paper's Table 2, measured.
 
     python bench/convergence.py [PICTURE.png]
 
-A pass is one walk over all events: half a sweep of ALS, a gradient, a Hessian product, a trial of a
-step. The gap is (loss - least) / (start - least), where least is the lowest loss that any solver
-found. Table 2 says: SGD sublinear, ALS linear, Newton-CG locally superlinear.
+A pass reads all events once: half a sweep of ALS, a gradient, a Hessian product, or a trial step.
+The gap is (loss - least) / (start - least), with the least loss that any solver reaches. Table 2
+states: SGD sublinear, ALS linear, Newton-CG locally superlinear.
 """
 
 from __future__ import annotations
 
-import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ import torch
 from torch import Tensor
 
 import softdex as sdx
-from _harness import need, report
-from softdex.data.interactions import Interactions
+from _data import need
+from _harness import report, sized
+from _options import parser, run, written
 from softdex.encode.history import Mixed
 from softdex.encode.table import Users
 from softdex.objective.squared import frequency_reg
@@ -37,11 +39,14 @@ from softdex.solve.loop import Schedule
 DIM, ALPHA, LAM, LENGTH, USERS, LR = 16, 0.01, 0.1, 50, 64, 0.02
 FLOOR = 1e-13  # below it a gap is rounding
 TARGETS = (1e-1, 1e-2, 1e-4, 1e-6, 1e-8, 1e-10)
-SECONDS = 18  # a solver
+SECONDS, STEPS = sized(18, 0.1), 10  # per solver: at most, unless the steps are fewer
+
+PARSER = parser(__file__, __doc__)
+PARSER.add_argument("picture", **{"nargs": "?"} | written("convergence.png"))
 
 
-def problem(log: Interactions, history: bool) -> Newton:
-    """RG2 with vectors of the users' own, or with the mean of their last items."""
+def problem(log: sdx.Interactions, history: bool) -> Newton:
+    """RG2 with a vector per user, or with the mean of each user's last items."""
     generator = torch.Generator().manual_seed(0)
     users, items = (
         torch.randn(n, DIM, generator=generator) / DIM**0.5 for n in (log.num_users, log.num_items)
@@ -56,9 +61,9 @@ def problem(log: Interactions, history: bool) -> Newton:
 
 
 class Solvers:
-    """Each yields, step by step, what it cost and where it is."""
+    """Solvers from one start. Each yields, per step, the passes it took and the point reached."""
 
-    def __init__(self, log: Interactions, history: bool) -> None:
+    def __init__(self, log: sdx.Interactions, history: bool) -> None:
         self.log, self.job = log, problem(log, history)
         self.trainer: NewtonSteps = self.job.trainer(log)
         self.start = self.trainer.at.clone()
@@ -102,7 +107,7 @@ class Solvers:
                 return
 
     def adam(self) -> Iterator[tuple[float, Tensor]]:
-        """All events at once, the rate constant."""
+        """Full batches at a constant learning rate."""
         x = self.start.clone().requires_grad_()
         optimizer = torch.optim.Adam([x], LR)
         while True:
@@ -113,7 +118,7 @@ class Solvers:
             yield 5, x.detach()
 
     def minibatch(self) -> Iterator[tuple[float, Tensor]]:
-        """Adam on batches of users, drawn anew each pass; the rate falls as 1 / sqrt(pass)."""
+        """Adam on batches of users, shuffled per pass; the rate falls as 1 / sqrt(pass)."""
         n, both = self.log.num_users, self.start.view(-1, DIM)
         own, items = (t.clone().requires_grad_() for t in (both[:n], both[n:]))
         total, kept = self.job.penalty, partial(frequency_reg, lam=LAM, nu=1.0)
@@ -133,9 +138,9 @@ class Solvers:
             yield 1, torch.cat([own.detach(), items.detach()]).reshape(-1)
 
     def run(self, steps: Iterator[tuple[float, Tensor]]) -> list[tuple[float, ...]]:
-        """(passes, seconds, loss) after each step, until time is up; the loss is not timed."""
+        """(passes, seconds, loss) after each step until time is up; the loss is not timed."""
         passes, seconds, out = 0.0, 0.0, [(0.0, 0.0, self.loss(self.start))]
-        while seconds < SECONDS:
+        while seconds < SECONDS or len(out) <= STEPS:
             began = time.perf_counter()
             cost, at = next(steps, (0, None))
             seconds += time.perf_counter() - began
@@ -149,11 +154,11 @@ class Solvers:
 
 
 def gaps(runs: dict[str, list[tuple[float, ...]]]) -> dict[str, np.ndarray]:
-    """Columns passes, seconds, gap; of the rows below the floor the first is kept, at the floor."""
+    """Columns passes, seconds, gap; ends at the first row below the floor, clipped to it."""
     least = min(loss for run in runs.values() for *_, loss in run)
     out = {}
-    for name, run in runs.items():
-        table = np.array(run)
+    for name, rows in runs.items():
+        table = np.array(rows)
         table[:, 2] = (table[:, 2] - least) / (table[0, 2] - least)
         below = np.flatnonzero(table[:, 2] < FLOOR)
         out[name] = table[: below[0] + 1 if len(below) else None]
@@ -162,13 +167,13 @@ def gaps(runs: dict[str, list[tuple[float, ...]]]) -> dict[str, np.ndarray]:
 
 
 def fit(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Slope of a line through the points, and the share of variance it explains."""
+    """Slope of the least-squares line, and R2."""
     slope = float(np.polyfit(x, y, 1)[0])
     return slope, float(np.corrcoef(x, y)[0, 1] ** 2)
 
 
 def tail(table: np.ndarray) -> dict[str, float]:
-    """The last half of the digits gained: is the gap rather rho^t (linear) or t^-a (sublinear)?"""
+    """Fits to the last half of the digits gained: rho^t (linear) and t^-a (sublinear)."""
     t, gap = table[1:, 0], np.log10(table[1:, 2])
     late = gap < gap[-1] / 2
     if late.sum() < 8:
@@ -187,7 +192,7 @@ def tail(table: np.ndarray) -> dict[str, float]:
 
 
 def order(gradients: list[float]) -> dict[str, Any]:
-    """log |g_k+1| against log |g_k| over the last steps: order 1 is linear."""
+    """Slope of log |g_k+1| against log |g_k| over the last steps: 1 is linear."""
     sizes = np.array(gradients[-5:])
     slope, explained = fit(np.log10(sizes[:-1]), np.log10(sizes[1:]))
     return {
@@ -199,7 +204,7 @@ def order(gradients: list[float]) -> dict[str, Any]:
 
 
 def reach(table: np.ndarray) -> dict[str, dict[str, float] | None]:
-    """Passes and seconds to each gap."""
+    """Passes and seconds until each gap is reached."""
     out: dict[str, dict[str, float] | None] = {}
     for target in TARGETS:
         hit = np.flatnonzero(table[:, 2] <= target)
@@ -210,13 +215,13 @@ def reach(table: np.ndarray) -> dict[str, dict[str, float] | None]:
     return out
 
 
-def draw(path: str, both: dict[str, dict[str, np.ndarray]]) -> None:
+def draw(path: Path, both: dict[str, dict[str, np.ndarray]]) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot as plt
 
-    figure, axes = pyplot.subplots(1, 4, figsize=(18, 4), sharey=True)
+    figure, axes = plt.subplots(1, 4, figsize=(18, 4), sharey=True)
     for i, (name, tables) in enumerate(both.items()):
         for j, label in enumerate(("passes", "seconds")):
             axis = axes[2 * i + j]
@@ -229,7 +234,7 @@ def draw(path: str, both: dict[str, dict[str, np.ndarray]]) -> None:
     figure.savefig(path, dpi=120)
 
 
-def main() -> None:
+def main(given: Namespace) -> None:
     torch.set_num_threads(1)
     log = sdx.read(need("ml-100k.parquet"), quiet=True)
     both, figures = {}, {}
@@ -249,16 +254,17 @@ def main() -> None:
             for solver, t in both[name].items()
         }
         figures[name]["Newton-CG"]["order"] = order(solvers.gradients)
-    if len(sys.argv) > 1:
-        draw(sys.argv[1], both)
+    if given.picture is not None:
+        draw(given.picture, both)
     report(
         "convergence",
         f"ml-100k, RG2, dim {DIM}, alpha {ALPHA}, lam {LAM}, sum_w; same start N(0, 1/dim); "
         f"float64, 1 thread; Adam lr {LR}, constant with all events, / sqrt(pass) with batches of "
-        f"{USERS} users; history: mean of the last {LENGTH} items; {SECONDS} s a solver at most",
+        f"{USERS} users; history: mean of the last {LENGTH} items; at most {SECONDS} s per solver",
+        picture=str(given.picture),
         **figures,
     )
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

@@ -1,10 +1,11 @@
-"""Fit every recipe on a small log and record metrics, lists and a hash of every saved tensor.
+"""Metrics, lists and a hash of every saved tensor of every recipe, fitted on a small log.
 
     python bench/fingerprints.py OUT.json                 # record
     python bench/fingerprints.py OUT.json BEFORE.json     # and compare with an earlier record
 
 Run it before and after a change that should not move any number. On one machine and one thread a
 fit is bit-identical for its seed, so a difference is a changed result: it belongs in the changelog.
+The exit code is 1 if fits differ.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,12 @@ import safetensors.torch
 import torch
 
 import softdex as sdx
+from _harness import sized
+from _options import parser, run, written
 
+PARSER = parser(__file__, __doc__)
+PARSER.add_argument("out", **written("fits.json"))
+PARSER.add_argument("before", nargs="?", type=Path)
 SMALL = {
     "dim": 16, "epochs": 3, "negatives": 20, "batch_size": 128, "hidden": 16, "latent": 8,
     "max_history": 10, "device": "cpu",
@@ -74,12 +81,7 @@ def fingerprint(name: str, options: dict[str, Any], parts: Any) -> dict[str, Any
         with zipfile.ZipFile(path) as archive:
             tensors = safetensors.torch.load(archive.read("tensors.safetensors"))
             manifest = json.loads(archive.read("manifest.json"))
-    hashes = {
-        n: hashlib.sha256(
-            t.contiguous().reshape(-1).view(dtype=__import__("torch").uint8).numpy()
-        ).hexdigest()[:16]
-        for n, t in sorted(tensors.items())
-    }
+    hashes = {n: digest(t) for n, t in sorted(tensors.items())}
     kept = {n: v for n, v in manifest.items() if n not in ("softdex", "tensors")}
     return {
         "metrics": dict(result),
@@ -91,30 +93,32 @@ def fingerprint(name: str, options: dict[str, Any], parts: Any) -> dict[str, Any
 
 
 def digest(tensor: torch.Tensor) -> str:
-    return hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy()).hexdigest()[:16]
+    flat = tensor.contiguous().reshape(-1).view(dtype=torch.uint8)
+    return hashlib.sha256(flat.numpy()).hexdigest()[:16]
 
 
-def main(out: str, before: str | None = None) -> None:
+def main(given: Namespace) -> None:
     sdx.set_threads(1)
     world = sdx.synthetic.world(users=300, items=120, seed=3, events=12)
     log = dataclasses.replace(world.interactions(), item_table=world.item_table())
     parts = sdx.split.leave_last(log)
     cases = [(name, {"beam": 10} if name in TREES else {}) for name in sdx.recipes.names()] + MORE
     found = {}
-    for name, options in cases:
+    for name, options in sized(cases, cases[:3]):
         label = " ".join([name, *(f"{n}={v}" for n, v in options.items())])
         found[label] = fingerprint(name, options, parts)
-    Path(out).write_text(json.dumps(found, indent=1, default=str) + "\n")
-    print(f"{len(found)} fits recorded in {out}")
-    if before is not None:
-        sys.exit(compare(json.loads(Path(before).read_text()), json.loads(Path(out).read_text())))
+    given.out.write_text(json.dumps(found, indent=1, default=str) + "\n")
+    print(f"{len(found)} fits recorded in {given.out}")
+    if given.before is not None:
+        old, new = (json.loads(path.read_text()) for path in (given.before, given.out))
+        sys.exit(compare(old, new) > 0)
 
 
 TREES = ("dtr", "tdm", "jtm", "otm", "plt", "tree")
 
 
 def compare(old: dict[str, Any], new: dict[str, Any]) -> int:
-    """Print every fit whose metrics, lists or tensors differ; returns how many do."""
+    """Print every fit whose metrics, lists or tensors differ; return how many do."""
     differ = 0
     for label in sorted(old.keys() | new.keys()):
         if label not in old or label not in new:
@@ -132,4 +136,4 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run(PARSER, main)

@@ -1,32 +1,41 @@
-"""ndcg@20 and recall@20 of in-batch objectives against the batch size, as a picture.
+"""A picture of ndcg@20 and recall@20 of the in-batch objectives by batch size.
 
-python bench/in_batch_picture.py RUNS.jsonl docs/img/in-batch.png
+    python bench/in_batch_picture.py RUNS.jsonl docs/img/in-batch.png
 
 RUNS holds lines of `bench/quality.py gowalla-test RUNS.jsonl recipe=bir batch_size=256 ...`.
 """
 
 from __future__ import annotations
 
-import json
-import sys
+from argparse import Namespace
 from collections import defaultdict
 from pathlib import Path
 
-import matplotlib.pyplot as plt
+import quality
+from _data import runs
+from _options import parser, run, unless_tiny, written
 
 METRICS = ("recall@20", "ndcg@20")
 COLOURS = {"ssl_pop": "#999999", "bir": "#d97706", "xir": "#2563eb"}
+TINY_RUNS = [f"recipe=bir batch_size={size}" for size in (128, 256)]
+
+PARSER = parser(__file__, __doc__)
+PARSER.add_argument("runs", type=Path, **unless_tiny(None))
+PARSER.add_argument("out", **written("in-batch.png"))
 
 
-def main() -> None:
-    runs, out = sys.argv[1:]
+def main(given: Namespace) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
     found: dict[str, dict[int, list[dict[str, float]]]] = defaultdict(lambda: defaultdict(list))
-    for line in Path(runs).read_text().splitlines():
-        run = json.loads(line)
-        options = run["options"]
+    for each in runs(given.runs or quality.tiny_runs("gowalla-test", *TINY_RUNS)):
+        options = each["options"]
         plain = options.get("encoder") == "user" and not options.get("smooth")
-        if run["benchmark"] == "quality gowalla-test" and run["recipe"] in COLOURS and plain:
-            found[run["recipe"]][options["batch_size"]].append(run["metrics"])
+        if each["benchmark"] == "quality gowalla-test" and each["recipe"] in COLOURS and plain:
+            found[each["recipe"]][options["batch_size"]].append(each["metrics"])
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     for axis, metric in zip(axes, METRICS, strict=True):
         for recipe, colour in COLOURS.items():
@@ -46,8 +55,9 @@ def main() -> None:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].legend(frameon=False)
-    figure.savefig(out, dpi=130)
+    figure.savefig(given.out, dpi=130)
+    print(f"in_batch_picture: wrote {given.out}")
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

@@ -1,20 +1,25 @@
-"""Time and peak memory of item_cf on ml-10m-implicit, beside implicit's cosine recommender."""
+"""Seconds and peak memory of `item_cf` on ml-10m-implicit, beside implicit's cosine recommender."""
 
 from __future__ import annotations
 
 import warnings
+from argparse import Namespace
 
 import softdex as sdx
-from _harness import need, peak_of, report
+from _data import need
+from _harness import peak_of, report
+from _options import parser, run
 from softdex.solve.closed.neighbours import cosine_neighbours
 
+PARSER = parser(__file__, __doc__)
 
-def main() -> None:
+
+def main(given: Namespace) -> None:
     from implicit.nearest_neighbours import CosineRecommender
 
     train, _, test = sdx.split.per_user(sdx.read(need("ml-10m-implicit.parquet"), quiet=True))
     matrix = train.csr()
-    cosine_neighbours(matrix[:100], 5)  # compile, or load what was compiled before
+    cosine_neighbours(matrix[:100], 5)  # compiles
 
     def ours() -> int:
         return cosine_neighbours(matrix, 200).nnz
@@ -47,4 +52,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

@@ -1,15 +1,19 @@
-"""item_cf on Gowalla beside the BARS board's ItemCF, and on ml-1m beside implicit's cosine."""
+"""Quality of `item_cf`: Gowalla beside the BARS board's ItemCF, ml-1m beside implicit's cosine."""
 
 from __future__ import annotations
 
 import warnings
+from argparse import Namespace
 
 import numpy as np
-from implicit.nearest_neighbours import CosineRecommender
 
 import softdex as sdx
-from _harness import need, report
+from _data import need
+from _harness import report
+from _options import parser, run
 from softdex.evaluate.evaluate import evaluate
+
+PARSER = parser(__file__, __doc__)
 
 
 def rounded(result: sdx.Result) -> dict[str, float]:
@@ -17,6 +21,8 @@ def rounded(result: sdx.Result) -> dict[str, float]:
 
 
 def implicit_cosine(train: sdx.Interactions, test: sdx.Holdout, neighbours: int) -> sdx.Result:
+    from implicit.nearest_neighbours import CosineRecommender
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rival = CosineRecommender(K=neighbours)
@@ -40,7 +46,7 @@ def implicit_cosine(train: sdx.Interactions, test: sdx.Holdout, neighbours: int)
     return evaluate(search, test, item_counts=train.item_counts, k=20)
 
 
-def main() -> None:
+def main(given: Namespace) -> None:
     train, _, test = sdx.split.lightgcn(sdx.read(need("gowalla.parquet"), quiet=True))
     gowalla = {
         "item_cf": rounded(sdx.fit("item_cf", train).evaluate(test, 20)),
@@ -72,4 +78,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

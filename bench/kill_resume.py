@@ -1,4 +1,7 @@
-"""Kill a training run at random moments with SIGKILL, resume it, compare the model byte by byte."""
+"""Share of runs killed at a random moment and resumed that end in the same model, byte by byte.
+
+python bench/kill_resume.py [RUNS]
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from pathlib import Path
 
-from _harness import report
-from softdex.cli.demo import write_world
+import pyarrow.parquet as pq
 
-TIMES = int(os.environ.get("KILLS", "50"))
+import softdex as sdx
+from _harness import report, sized
+from _options import parser, run, size
+
+USERS, ITEMS = sized((1000, 500), (60, 40))
+PARSER = parser(__file__, __doc__)
+PARSER.add_argument("runs", nargs="?", type=size, default=sized(50, 1))
 OPTIONS = [
     "--recipe", "ssm", "-o", "dim=16", "-o", "negatives=50", "-o", "epochs=12", "-o", "patience=0",
     "-o", "device=cpu",
@@ -30,12 +39,13 @@ def model_hash(out: Path) -> str:
     return hashlib.sha256((out / "model.sdx").read_bytes()).hexdigest()
 
 
-def main() -> None:
+def main(given: Namespace) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_world(folder, users=1000, items=500, seed=0)
         log = str(folder / "clicks.parquet")
+        world = sdx.synthetic.world(users=USERS, items=ITEMS, seed=0)
+        pq.write_table(world.interactions().to_arrow(), log)
         began = time.perf_counter()
         subprocess.run(
             command(folder / "whole", log, *OPTIONS), check=True, stdout=subprocess.DEVNULL
@@ -44,7 +54,7 @@ def main() -> None:
         expected = model_hash(folder / "whole")
         draw = random.Random(0)
         same = kills = 0
-        for i in range(TIMES):
+        for i in range(given.runs):
             out = folder / f"run{i}"
             started = subprocess.Popen(command(out, log, *OPTIONS), stdout=subprocess.DEVNULL)
             time.sleep(draw.uniform(0.3, 1.0) * span)
@@ -59,16 +69,16 @@ def main() -> None:
             same += model_hash(out) == expected
     report(
         "kill_resume",
-        "ssm on world(1000, 500), 12 epochs, one thread; SIGKILL at a random moment between 30 % "
-        "and 100 % of a run's length, then --resume",
-        runs=TIMES,
+        f"ssm on world({USERS}, {ITEMS}), 12 epochs, one thread; SIGKILL at a random moment "
+        "between 30 % and 100 % of a run's length, then --resume",
+        runs=given.runs,
         killed=kills,
         identical=same,
         seconds_of_a_run=round(span, 2),
     )
-    if same != TIMES:
-        raise SystemExit(f"kill_resume: {TIMES - same} runs ended in another model")
+    if same != given.runs:
+        raise SystemExit(f"kill_resume: {given.runs - same} runs ended in another model")
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

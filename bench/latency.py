@@ -1,39 +1,45 @@
-"""One request of a sequence model: the time from a raw history to 100 items, and of many at once.
+"""Milliseconds from a raw history to 100 items of a sequence model, and requests per second.
 
-python bench/latency.py [items, default 1e5 1e6]
+python bench/latency.py [ITEMS ...]
 """
 
 from __future__ import annotations
 
 import statistics
-import sys
+from argparse import Namespace
 from typing import Any
 
 import numpy as np
 import torch
 
-from _harness import report, seconds
-from sequence_step import HISTORY, log_of
-from softdex.model.learn import assemble
-from softdex.model.retriever import Retriever
-from softdex.recipes.sequence import sequence
+import softdex as sdx
+from _data import random_log
+from _harness import report, seconds, sized
+from _options import parser, run, size
+from softdex.model.retriever import from_training
 
-REQUESTS, MANY, K = 200, 2000, 100
+USERS, HISTORY, DIM, HIDDEN = sized((2000, 50, 64, 128), (50, 10, 8, 8))
+REQUESTS, MANY, K = sized((200, 2000, 100), (3, 20, 10))
+CENTRES = sized(2000, 20)
+
+PARSER = parser(__file__, __doc__)
+PARSER.add_argument("items", nargs="*", type=size, default=sized([10**5, 10**6], [300]))
 
 
-def model_of(items: int) -> Retriever:
-    """Untrained, but for clusters in the items' vectors, without which no index can prune."""
-    log = log_of(items)
-    job = sequence(log, dim=64, hidden=128, max_history=HISTORY, device="cpu")
+def model_of(items: int) -> sdx.Retriever:
+    """An untrained `sasrec` with clustered item vectors: without clusters no index can prune."""
+    log = random_log(USERS, items, HISTORY + 1)
+    given = {"dim": DIM, "hidden": HIDDEN, "max_history": HISTORY, "device": "cpu"}
+    job = sdx.recipes.make("sasrec", log, sdx.recipes.options("sasrec") | given)
     draw = torch.Generator().manual_seed(0)
-    centres = torch.randn(2000, 64, generator=draw)
-    which = torch.randint(2000, (items,), generator=draw)
-    noise = torch.randn(items, 64, generator=draw)
-    job.scorer.items.weight.copy_((centres[which] + 0.5 * noise) / 8)  # type: ignore[union-attr]
-    return assemble("sasrec", {}, log, job.encoder, job.scorer)  # type: ignore[arg-type]
+    centres = torch.randn(CENTRES, DIM, generator=draw)
+    which = torch.randint(CENTRES, (items,), generator=draw)
+    noise = torch.randn(items, DIM, generator=draw)
+    job.scorer.items.weight.copy_((centres[which] + 0.5 * noise) / 8)
+    return from_training("sasrec", {}, log, job.encoder, job.scorer)
 
 
-def measured(model: Retriever, items: int) -> dict[str, Any]:
+def measured(model: sdx.Retriever, items: int) -> dict[str, Any]:
     draw = np.random.default_rng(1)
     histories = draw.integers(0, items, (MANY, HISTORY)).tolist()
     model.recommend(history=histories[:1], k=K)
@@ -45,22 +51,20 @@ def measured(model: Retriever, items: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main(given: Namespace) -> None:
     figures: dict[str, Any] = {}
-    for items in [int(float(a)) for a in sys.argv[1:]] or [10**5, 10**6]:
+    for items in given.items:
         model = model_of(items)
         figures[f"{items:,} exact"] = measured(model, items)
         model.build_index("imi", recall=0.95, k=K)
         figures[f"{items:,} imi at recall .95"] = measured(model, items)
     report(
         "latency",
-        f"sasrec, 2 layers, dim 64, histories of {HISTORY}, seen items left out; {REQUESTS} single "
-        f"requests for {K} items by recommend(history=...), and {MANY:,} in one call for 10",
-        device="cpu",
-        threads=torch.get_num_threads(),
+        f"sasrec, 2 layers, dim {DIM}, histories of {HISTORY}, seen items excluded; {REQUESTS} "
+        f"single requests for {K} items by recommend(history=...), and {MANY:,} in one call for 10",
         figures=figures,
     )
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

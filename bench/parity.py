@@ -1,43 +1,51 @@
-"""The same run on CPU and GPU: how far losses, vectors, metrics and lists are apart."""
+"""Differences between CPU and GPU: losses, metrics and lists of the same run on both.
+
+Ends with exit code 1 if they exceed the tolerances. Without a GPU --tiny compares the CPU twice.
+"""
 
 from __future__ import annotations
 
+from argparse import Namespace
+
 import numpy as np
-import torch
 
 import softdex as sdx
-from _harness import report
+from _harness import DEVICE, GPU, TINY, report, sized
+from _options import parser, run
 
 EXACT = ("softmax", "ials", "rg2", "rgx")  # nothing is drawn after the start
 TOLERANCES = {"loss": 1e-3, "ndcg@20": 5e-3, "overlap@20": 0.95}
+USERS, ITEMS, DIM = sized((2000, 1000, 32), (100, 60, 8))
+
+PARSER = parser(__file__, __doc__)
 
 
-def main() -> None:
-    if not torch.cuda.is_available():
-        raise SystemExit("parity: there is no GPU here to compare with")
-    world = sdx.synthetic.world(users=2000, items=1000, seed=3)
+def main(given: Namespace) -> None:
+    if not (GPU or TINY):
+        PARSER.error("needs a GPU to compare with")
+    world = sdx.synthetic.world(users=USERS, items=ITEMS, seed=3)
     train, _, test = sdx.split.leave_last(world.interactions())
     figures = {}
     for objective in ("softmax", "ials", "rg2", "rgx", "bpr", "bce", "ssm"):
-        # draws come from each device's own generator: the losses agree to sampling noise only
-        # where they are drawn, exactly (to rounding) for the full softmax
-        models = {
-            device: sdx.fit(objective, train, device=device, epochs=3, patience=0, dim=32)
-            for device in ("cpu", "cuda")
-        }
-        losses = {d: m.card.training["history"][-1]["loss"] for d, m in models.items()}
-        results = {d: m.evaluate(test, 20) for d, m in models.items()}
-        lists = {d: m.search(test.users, test.history, 20, test.masked) for d, m in models.items()}
-        same = [len(set(a) & set(b)) / 20 for a, b in zip(*lists.values(), strict=True)]
+        # draws come from each device's own generator: where the loss samples, the devices agree to
+        # sampling noise only; without draws, to rounding
+        models = [
+            sdx.fit(objective, train, device=device, epochs=3, dim=DIM, patience=0)
+            for device in ("cpu", DEVICE.type)
+        ]
+        losses = [m.info["training"]["history"][-1]["loss"] for m in models]
+        ndcg = [m.evaluate(test, 20)["ndcg@20"] for m in models]
+        lists = [m.search(test.users, test.history, 20, test.masked) for m in models]
+        same = [len(set(a) & set(b)) / len(set(a)) for a, b in zip(*lists, strict=True)]
         figures[objective] = {
-            "loss": round(abs(losses["cpu"] - losses["cuda"]) / abs(losses["cpu"]), 6),
-            "ndcg@20": round(abs(results["cpu"]["ndcg@20"] - results["cuda"]["ndcg@20"]), 6),
+            "loss": round(abs(losses[0] - losses[1]) / abs(losses[0]), 6),
+            "ndcg@20": round(abs(ndcg[0] - ndcg[1]), 6),
             "overlap@20": round(float(np.mean(same)), 4),
         }
-    same_model = sdx.fit("softmax", train, device="cpu", epochs=3, patience=0, dim=32)
+    same_model = sdx.fit("softmax", train, device="cpu", epochs=3, patience=0, dim=DIM)
     on_cpu = same_model.search(test.users, test.history, 50, test.masked)
-    same_model.encoder.to("cuda")
-    same_model.index.scorer.to("cuda")  # type: ignore[attr-defined]
+    same_model.encoder.to(DEVICE)
+    same_model.index.scorer.to(DEVICE)
     on_gpu = same_model.search(test.users, test.history, 50, test.masked)
     good = all(
         figures[name]["loss"] < TOLERANCES["loss"]
@@ -47,9 +55,8 @@ def main() -> None:
     )
     report(
         "parity",
-        "world(2000, 1000, seed 3), 3 epochs, dim 32; relative difference of the last loss, "
-        "absolute difference of ndcg@20, mean overlap of the top 20; one model served on both",
-        device=torch.cuda.get_device_name(),
+        f"world({USERS}, {ITEMS}, seed 3), 3 epochs, dim {DIM}; relative difference of the last "
+        "loss, difference of ndcg@20, mean overlap of the top 20; one model served on both",
         tolerances=TOLERANCES,
         trained_apart=figures,
         served_lists_equal=round(float((on_cpu == on_gpu).mean()), 6),
@@ -60,4 +67,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

@@ -1,34 +1,48 @@
-"""Any recipe on real data; one JSON line a run, skipped if it is there already.
+"""Quality of any recipe on real data; appends one JSON line per run, unless it is there.
 
-    python bench/quality.py TASK OUT.jsonl [recipe=ssm] [name=value ...]
+    python bench/quality.py TASK OUT.jsonl [recipe=ssm] [NAME=VALUE ...]
 
-Tasks: `gowalla-test` and `amazon-book-kgat-test` (the split that ships with the data; `-valid` cuts
-10 % of train off instead, for tuning), `ml-1m` and `ml-10m-implicit` (80/10/10 per user, early
-stop), `next-ml-1m`, `next-amazon-beauty`, `next-nowplaying-sessions` (each user's last item, early
-stop on the one before), `dtr-ml-1m`, `dtr-amazon-beauty` (S0's protocol: held-out users, nothing
-masked; "masked" leaves out what the user has had). `seed=0 device=auto` and every option of the
-recipe can be given; `tune=24` looks for the others among so many settings first, on validation;
-`save=PATH` keeps the model.
+Tasks: `gowalla-test` and `amazon-book-kgat-test` (the split that ships with the data; `-valid`
+holds out 10 % of train instead, for tuning), `ml-1m` and `ml-10m-implicit` (80/10/10 per user,
+early stopping), `next-ml-1m`, `next-amazon-beauty`, `next-nowplaying-sessions` (each user's last
+item, early stopping on the one before), `dtr-ml-1m`, `dtr-amazon-beauty` (DTR's protocol: held-out
+users, nothing masked; "masked" excludes items the user has already interacted with). NAME=VALUE
+takes `seed=0`, `device=auto` and every other option of the recipe; `tune=24` tries so many settings
+of the others on validation first; `save=PATH` saves the model.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sys
+import re
 import time
+from argparse import ArgumentTypeError, Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import softdex as sdx
-from _harness import machine, need
-from softdex.model.card import versions
+from _data import need
+from _harness import scratch, surroundings
+from _options import parser, run, unless_tiny, written
+
+
+def task(text: str) -> str:
+    """A data set with a split in its name."""
+    if not re.fullmatch(r"(ml|next|dtr)-.+|.+-(test|valid)", text):
+        raise ArgumentTypeError(f"expected a task such as ml-1m or gowalla-test, got {text!r}")
+    return text
+
+
+PARSER = parser(__file__, __doc__)
+PARSER.add_argument("task", type=task, **unless_tiny("ml-1m"))
+PARSER.add_argument("out", **written("quality.jsonl"))
+PARSER.recipe_options({"recipe": "ssm", "tune": None, "save": None})
 
 
 def split(task: str) -> sdx.Split:
+    """The split of a task."""
     if task.startswith("next-"):
         path = need(f"{task.removeprefix('next-')}.parquet")
         return sdx.split.leave_last(sdx.read(path, time="position", quiet=True))
@@ -44,50 +58,61 @@ def split(task: str) -> sdx.Split:
     return sdx.split.lightgcn(log, valid=0.1 if part == "valid" else 0.0)
 
 
-def main() -> None:
-    task, out, *pairs = sys.argv[1:]
-    options: dict[str, Any] = {}
-    for name, _, value in (pair.partition("=") for pair in pairs):
-        try:
-            options[name] = json.loads(value)
-        except ValueError:
-            options[name] = value
-    recipe = options.pop("recipe", "ssm")
-    key = hashlib.sha256(json.dumps([task, recipe, options], sort_keys=True).encode()).hexdigest()
-    path = Path(out)
+def tiny_runs(task: str, *options: str) -> Path:
+    """Run a task with each of these options, tiny; the file of the runs."""
+    path = scratch() / "runs.jsonl"
+    for line in options:
+        main(PARSER.parse([task, str(path), *line.split()]))
+    return path
+
+
+def tiny_tree() -> Path:
+    """Train a tiny tree; the file of the model."""
+    path = scratch() / "tree.sdx"
+    tiny_runs("dtr-ml-1m", f"recipe=dtr beam=20 dim=8 negatives=5 save={path}")
+    return path
+
+
+def main(given: Namespace) -> None:
+    task, path, options = given.task, given.out, given.options
+    recipe, count, kept = (given.own[name] for name in ("recipe", "tune", "save"))
+    asked = {name: value for name, value in given.own.items() if name != "recipe" and value}
+    key = hashlib.sha256(
+        json.dumps([task, recipe, options | asked], sort_keys=True).encode()
+    ).hexdigest()
     if path.exists() and key in path.read_text():
+        print(f"quality: this run is in {path} already")
         return
     train, valid, test = split(task)
-    asked = valid if task.endswith("-valid") and valid is not None else test
+    measured = valid if task.endswith("-valid") and valid is not None else test
     early = valid if task.startswith(("ml-", "next-", "dtr-")) else None
-    count, kept = options.pop("tune", None), options.pop("save", None)
     began = time.perf_counter()
     if count is not None and early is None:
-        raise SystemExit(f"{task} has no validation part to tune on")
+        raise sdx.DataError(f"tune={count}: {task} has no validation part to tune on")
     if count is not None and valid is not None:
         model = sdx.tune(recipe, train, valid, settings=count, **options).model
     else:
         model = sdx.fit(recipe, train, valid=early, **options)
     seconds = time.perf_counter() - began
     if kept is not None:
-        model.save(kept)
-    result = model.evaluate(asked, (10, 20))
+        model.save(str(kept))
+    result = model.evaluate(measured, (10, 20))
     names = ["recall@10", "recall@20", "ndcg@20", "ndcg@10", "mrr@10"]
     more: dict[str, Any] = {}
     if task.startswith("dtr-") and early is not None:
         names = ["f@20", "precision@20", "recall@20"]
-        for part, holdout in (("masked", asked), ("masked validation", early)):
+        for part, holdout in (("masked", measured), ("masked validation", early)):
             unseen = replace(holdout, masked=model.seen.take(holdout.users))
             hidden = model.evaluate(unseen, 20)
             more[part] = {n: round(hidden[n], 5) for n in (*names, "ndcg@20")}
-    training = model.card.training or {"history": [], "best_epoch": None}
+    training = model.info.get("training", {"history": [], "best_epoch": None})
     history = training["history"]
     line = {
         "key": key,
         "benchmark": f"quality {task}",
         "recipe": recipe,
         "options": model.options,
-        "card": asked.card.sha256,
+        "card": measured.card.sha256,
         "metrics": {n: round(result[n], 5) for n in names},
         "errors": {n: round(result.standard_error(n), 5) for n in ("recall@20", names[0])},
         **more,
@@ -96,14 +121,13 @@ def main() -> None:
         "history": history,
         "seconds": round(seconds, 1),
         "seconds_per_epoch": round(seconds / max(1, len(history)), 3),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "versions": versions(),
-        "machine": machine(),
+        **surroundings(),
     }
     with path.open("a") as file:
         file.write(json.dumps(line) + "\n")
-    print(json.dumps({n: line[n] for n in ("benchmark", "recipe", "metrics", "seconds_per_epoch")}))
+    shown = {n: line[n] for n in ("benchmark", "recipe", "metrics", "seconds_per_epoch")}
+    print(json.dumps(shown | {"file": str(path)}), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

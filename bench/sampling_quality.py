@@ -1,19 +1,18 @@
-"""How near the proposals come to the softmax: Fig. 2 of FastVAE, and KL by the number of words.
+"""Divergence of the proposals from the softmax: Fig. 2 of FastVAE, and KL by number of codewords.
 
-    python bench/sampling_quality.py [out=sampling.png] [model=PATH] [seed=0] [name=value ...]
+    python bench/sampling_quality.py [out=sampling.png] [model=PATH] [seed=0] [NAME=VALUE ...]
 
-Gowalla (FastVAE's, each user's items cut 80/20); a `fastvae` with dim 64 and hidden 64 before and
-after 20 epochs; 64 users drawn by the seed, each the query of their training history. A saved model
-is read from `model`, or written there after training. Other names are options of `fastvae`.
+Gowalla (FastVAE's, each user's items split 80/20); a `fastvae` with dim 64 and hidden 64 before and
+after 20 epochs; the queries of 64 users drawn by the seed, from their training histories. `model`
+is a saved model, or where the trained one is saved. Other names are options of `fastvae`.
 
-Every law is taken exactly, over all items; that of DNS, the best scored of 20 uniform draws, from
-the ranks. For the first user 100,000 draws of each are held against its law.
+Every distribution is exact, over all items; that of DNS, the best-scored of 20 uniform draws,
+follows from the ranks. For the first user 100,000 draws of each are compared with it.
 """
 
 from __future__ import annotations
 
-import json
-import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,19 +22,22 @@ import torch
 from torch import Tensor
 
 import softdex as sdx
-from _harness import need, report
-from softdex import recipes
-from softdex.data.interactions import Interactions
+from _data import need
+from _harness import TINY, report, scratch, sized
+from _options import parser, run
 from softdex.index.flat import Flat
 from softdex.index.imi.books import popularity_weight
 from softdex.index.imi.index import Imi, build
-from softdex.model.retriever import Retriever
 from softdex.recipes.compose import proposal
 
-USERS, DRAWS, BEST_OF = 64, 100_000, 20
-WORDS = (8, 16, 32, 64, 128, 256)
+USERS, DRAWS, BEST_OF = sized((64, 100_000, 20), (4, 1000, 20))
+WORDS = sized((8, 16, 32, 64, 128, 256), (4, 8))
 NAMED = ("imi_exact", "imi_popularity", "imi_uniform", "kernel", "popularity", "uniform")
 SMALL = {"dim": 64, "hidden": 64, "epochs": 20, "seed": 0, "device": "cpu"}
+PICTURE = str(scratch() / "sampling.png") if TINY else None
+
+PARSER = parser(__file__, __doc__)
+PARSER.recipe_options({"recipe": "fastvae", "out": PICTURE, "model": None})
 
 
 class Case(NamedTuple):
@@ -46,18 +48,12 @@ class Case(NamedTuple):
     softmax: Tensor
 
 
-def main() -> None:
-    given: dict[str, Any] = {}
-    for name, _, value in (pair.partition("=") for pair in sys.argv[1:]):
-        try:
-            given[name] = json.loads(value)
-        except ValueError:
-            given[name] = value
-    out, path = given.pop("out", None), given.pop("model", None)
+def main(given: Namespace) -> None:
+    out, path = given.own["out"], given.own["model"]
     log = sdx.read(need("gowalla-fastvae.parquet"), quiet=True)
     train, _, test = sdx.split.fastvae(log, seed=0, max_users=None)
-    model = trained(train, path, given)
-    fresh: Any = recipes.recipe("fastvae")(train, **model.options)
+    model = trained(train, path, given.options)
+    fresh: Any = sdx.recipes.make("fastvae", train, model.options)
     drawn = np.random.default_rng(model.options["seed"])
     users = drawn.choice(np.flatnonzero(train.user_counts), USERS, replace=False)
     key = train.users.take(users[:1])[0].as_py()
@@ -81,18 +77,19 @@ def main() -> None:
         user=key,
         events=int(train.user_counts[users[0]]),
         ndcg_50=round(model.evaluate(test, 50, index="exact")["ndcg@50"], 5),
-        loss=model.card.training["history"][-1]["loss"],
+        loss=model.info["training"]["history"][-1]["loss"],
+        picture=out,
         **found,
     )
 
 
-def trained(train: Interactions, path: str | None, given: dict[str, Any]) -> Retriever:
+def trained(train: sdx.Interactions, path: str | None, given: dict[str, Any]) -> sdx.Retriever:
     """The saved model, or one trained now."""
     if path is not None and Path(path).exists():
         model = sdx.load(path)
         other = [name for name in given if model.options.get(name) != given[name]]
         if model.recipe != "fastvae" or other:
-            raise SystemExit(f"{path} is a {model.recipe}; these options differ: {other}")
+            raise sdx.DataError(f"{path} is a {model.recipe}; these options differ: {other}")
         return model
     model = sdx.fit("fastvae", train, **(SMALL | given))
     if path is not None:
@@ -100,12 +97,12 @@ def trained(train: Interactions, path: str | None, given: dict[str, Any]) -> Ret
     return model
 
 
-# laws --------------------------------------------------------------------------------------------
+# distributions -----------------------------------------------------------------------------------
 
 
 class Curves(NamedTuple):
-    """Cumulative laws (I,): of one user and the mean over users by popularity, the least popular
-    item first, and the mean over users by their own scores, the worst first."""
+    """Cumulative distributions (I,): of one user and the mean over users, by rising popularity, and
+    the mean over users by each user's rising scores."""
 
     one: Tensor
     mean: Tensor
@@ -113,9 +110,9 @@ class Curves(NamedTuple):
 
 
 def measured(
-    case: Case, train: Interactions, seed: int
+    case: Case, train: sdx.Interactions, seed: int
 ) -> tuple[dict[str, Any], dict[str, Curves]]:
-    """All figures of a model, and the curves of each law."""
+    """All figures of a model, and the curves of each distribution."""
     counts = torch.tensor(train.item_counts)
     order, by_score = torch.argsort(counts, stable=True), case.softmax.argsort(dim=1, stable=True)
     figures: dict[str, Any] = {"softmax": shape(case), "laws": {}, "draws": {}, "head": {}}
@@ -132,7 +129,7 @@ def measured(
 
 
 def shape(case: Case) -> dict[str, float]:
-    """How peaked the softmax is, mean over users."""
+    """Entropy and mass of the best items of the softmax, means over users."""
     p = case.softmax.exp()
     best = p.sort(dim=1, descending=True).values[:, :100].cumsum(1).mean(0)
     figures = {
@@ -143,8 +140,8 @@ def shape(case: Case) -> dict[str, float]:
     return {name: round(float(value), 5) for name, value in figures.items()}
 
 
-def laws(case: Case, train: Interactions, seed: int) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Name, log-law (B, I) and draws for the first user (N,) of each way to draw."""
+def laws(case: Case, train: sdx.Interactions, seed: int) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Per way to draw: name, log probabilities (B, I), and draws for the first user (N,)."""
     everything = torch.arange(train.num_items)
     generator = torch.Generator().manual_seed(seed)
     first = case.query[:1]
@@ -163,7 +160,7 @@ def laws(case: Case, train: Interactions, seed: int) -> Iterator[tuple[str, Tens
 
 
 def best_of(scores: Tensor, n: int) -> Tensor:
-    """Log-law of the best scored of n uniform draws (B, I), from how many score no better.
+    """Log probability (B, I) that an item is the best-scored of n uniform draws.
 
     The best is among the worst r items with probability (r / I)^n.
     """
@@ -172,7 +169,7 @@ def best_of(scores: Tensor, n: int) -> Tensor:
 
 
 def by_words(case: Case, counts: Tensor, seed: int) -> Iterator[dict[str, Any]]:
-    """The multi-index with few and many words, either kind of books, every last stage."""
+    """The multi-index by number of codewords, kind of codebooks and last stage."""
     everything = torch.arange(len(counts))
     for residual in (False, True):
         for words in WORDS:
@@ -196,10 +193,10 @@ def by_words(case: Case, counts: Tensor, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def distance(logq: Tensor, logp: Tensor) -> dict[str, float]:
-    """Of laws (B, I) from the softmax, means over users.
+    """Distances of distributions (B, I) from the softmax, means over users.
 
     KL(q || p) with its standard error, KL(p || q), total variation, and the effective share of many
-    draws that are weighted by p / q: 1 / sum of p^2 / q.
+    draws weighted by p / q: 1 / sum of p^2 / q.
     """
     logq = logq.double()
     p, q = logp.exp(), logq.exp()
@@ -215,7 +212,7 @@ def distance(logq: Tensor, logp: Tensor) -> dict[str, float]:
 
 
 def head(curve: Tensor) -> float:
-    """The mass of the last tenth of a curve's items."""
+    """Mass of the last tenth of a curve's items."""
     return round(1 - float(curve[len(curve) - len(curve) // 10 - 1]), 4)
 
 
@@ -277,4 +274,4 @@ def draw(curves: dict[str, dict[str, Curves]], user: str, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

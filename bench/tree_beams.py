@@ -1,37 +1,40 @@
-"""What saved trees find with beams of several widths, beside the lists of all leaves.
+"""F@20 of saved trees by beam width, beside the exact lists over all leaves.
 
-python bench/tree_beams.py TASK MODEL.sdx [MODEL.sdx ...]
+    python bench/tree_beams.py TASK MODEL.sdx [MODEL.sdx ...]
 
-TASK as in `bench/quality.py`, which keeps a model with `save=MODEL.sdx`.
+TASK as in `bench/quality.py`, which saves a model with `save=MODEL.sdx`.
 """
 
 from __future__ import annotations
 
-import sys
+from argparse import Namespace
+from pathlib import Path
 
-import softdex as sdx
-from _harness import report
-from quality import split
-from softdex.index.tree.tree import Tree
+import quality
+from _data import tree_model
+from _harness import TINY, report, sized
+from _options import parser, run, unless_tiny
 
-BEAMS = (20, 40, 80, 150)
+BEAMS = sized((20, 40, 80, 150), (20,))
+
+PARSER = parser(__file__, __doc__)
+PARSER.add_argument("task", type=quality.task, **unless_tiny("dtr-ml-1m"))
+PARSER.add_argument("model", type=Path, nargs="*" if TINY else "+")
 
 
-def main() -> None:
-    task, *paths = sys.argv[1:]
-    test = split(task).test
+def main(given: Namespace) -> None:
+    test = quality.split(given.task).test
     figures: dict[str, dict[str, dict[str, float]]] = {}
-    for path in paths:
-        model = sdx.load(path)
-        assert isinstance(model.index, Tree)
-        figures[path] = {}
+    for path in given.model or [quality.tiny_tree()]:
+        model = tree_model(path)
+        figures[str(path)] = {}
         for beam in BEAMS:
             model.index = model.index.with_beam(beam)
             result = model.evaluate(test, 20, index="both")
             names = ("f@20", "exact f@20", "overlap@20")
-            figures[path][f"beam {beam}"] = {name: round(result[name], 4) for name in names}
-    report("tree_beams", f"{task}, card {test.card.sha256}", figures=figures)
+            figures[str(path)][f"beam {beam}"] = {name: round(result[name], 4) for name in names}
+    report("tree_beams", f"{given.task}, card {test.card.sha256}", figures=figures)
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

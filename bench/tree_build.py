@@ -1,15 +1,15 @@
-"""Seconds and memory to order items by vectors and fill a tree, beside bare passes over the rows.
+"""Seconds and memory to build a tree from item vectors, beside bare passes over the rows.
 
     python bench/tree_build.py [ITEMS ...]
 
-10^5, 10^6 and 10^7 items (or ITEMS) of 32 dimensions. A round is one halving of all ranges; the
-limit is a pass that reads every row once in a random order, times the number of rounds.
+ITEMS (1e5, 1e6 and 1e7) vectors of 32 dimensions. A round halves all ranges once; the limit is a
+pass that reads every row once in random order, times the number of rounds. One JSON line per size.
 """
 
 from __future__ import annotations
 
-import sys
 import time
+from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -17,10 +17,14 @@ import numba
 import numpy as np
 import torch
 
-from _harness import alternating, peak_of, report
+from _harness import alternating, peak_of, report, sized
+from _options import parser, run, size
 from softdex.index.tree.build import Shape, by_vectors, item_of, shape_for
 
 DIM, ARITY, BEAM, REPEATS = 32, 2, 200, 3
+
+PARSER = parser(__file__, __doc__)
+PARSER.add_argument("items", nargs="*", type=size, default=sized([10**5, 10**6, 10**7], [1000]))
 
 
 @numba.njit(nogil=True, fastmath=True)
@@ -70,22 +74,20 @@ def measure(items: int) -> dict[str, object]:
     }
 
 
-def main() -> None:
-    sizes = [int(float(word)) for word in sys.argv[1:]] or [10**5, 10**6, 10**7]
+def main(given: Namespace) -> None:
     small = np.random.default_rng(0).standard_normal((5000, DIM), dtype=np.float32)
-    by_vectors(small, shape_for(5000, ARITY, BEAM))  # compile, or load what was compiled before
+    by_vectors(small, shape_for(5000, ARITY, BEAM))  # compiles
     gather(small, np.arange(5000))
-    for items in sizes:
+    for items in given.items:
         report(
             "tree_build",
             f"{items} normal vectors of {DIM} dimensions, arity {ARITY}, beam {BEAM}: by_vectors + "
             f"item_of, once with its peak of memory and {REPEATS} times in turn with a random "
             "gather of all rows; compiled beforehand; limit = best gather x rounds",
-            threads=torch.get_num_threads(),
             items=items,
             **measure(items),
         )
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

@@ -1,29 +1,31 @@
-"""Items dealt out to nodes: the auction and the papers' greedy rule beside the best there is.
+"""Sum of weights and seconds of assigning items to nodes: auction and greedy beside the optimum.
 
-python bench/tree_deal.py
-
-Random weights, also some that all items agree on in part; the best is scipy's assignment, which
-takes minutes where these take milliseconds once there are some ten thousand items.
+Random weights, and some on which all items partly agree. The optimum is scipy's assignment, which
+takes minutes where these take milliseconds from about ten thousand items on.
 """
 
 from __future__ import annotations
 
+from argparse import Namespace
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from _harness import report, seconds
+from _harness import report, seconds, sized
+from _options import parser, run
 from softdex.index.tree.deal import RULES, deal
 
-PROBLEMS = {  # groups, columns of each, room of a column, whether items agree
+PROBLEMS = {  # groups, columns per group, room per column, whether items agree
     "16 leaves a node": (20, 16, 1, False),
     "16 nodes of 8": (5, 16, 8, False),
     "232 nodes of 16": (1, 232, 16, False),
     "232 nodes of 16, many want the same": (1, 232, 16, True),
     "128 nodes of 4, many want the same": (20, 128, 4, True),
 }
+
+PARSER = parser(__file__, __doc__)
 
 
 def measured(groups: int, columns: int, most: int, agree: bool) -> dict[str, Any]:
@@ -50,13 +52,15 @@ def measured(groups: int, columns: int, most: int, agree: bool) -> dict[str, Any
     return row
 
 
-def main() -> None:
+def main(given: Namespace) -> None:
     report(
         "tree_deal",
         "random weights; the best is scipy.optimize.linear_sum_assignment",
-        figures={name: measured(*problem) for name, problem in PROBLEMS.items()},
+        figures={
+            name: measured(*problem) for name, problem in list(PROBLEMS.items())[: sized(None, 2)]
+        },
     )
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

@@ -1,29 +1,37 @@
-"""How much a tree knows of categories that it was never told.
+"""Agreement of learned trees with categories that they were not trained on.
 
-python bench/tree_purity.py COLUMN MODEL.sdx [MODEL.sdx ...]
+    python bench/tree_purity.py COLUMN MODEL.sdx [MODEL.sdx ...]
 
-Of each level: the mean over items of the share of the other items under the same node that have a
-category in common with it; beside it the same for a random order of the items.
+Per level: the share of the other items under an item's node that have a category in common with it,
+mean over items; beside it the same for random orders of the items.
 """
 
 from __future__ import annotations
 
-import sys
+from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+import quality
 import softdex as sdx
-from _harness import report
-from softdex.index.tree.tree import Tree
+from _data import tree_model
+from _harness import TINY, report
+from _options import parser, run, unless_tiny
 
 SHUFFLES = 5
 
+PARSER = parser(__file__, __doc__)
+PARSER.add_argument("column", help="of the item table", **unless_tiny("genres"))
+PARSER.add_argument("model", type=Path, nargs="*" if TINY else "+")
+
 
 def categories(model: sdx.Retriever, column: str) -> sp.csr_matrix:
-    """Which items have which categories."""
-    assert model.item_table is not None
+    """Items x categories: 1 where an item has the category."""
+    if model.item_table is None or column not in model.item_table.column_names:
+        raise sdx.DataError(f"the model's items have no column {column!r}.")
     cells = [
         cell if isinstance(cell, list) else [cell] for cell in model.item_table[column].to_pylist()
     ]
@@ -34,7 +42,7 @@ def categories(model: sdx.Retriever, column: str) -> sp.csr_matrix:
 
 
 def purity(slot: np.ndarray, width: int, alike: sp.csr_matrix) -> float:
-    """The mean share of the others under an item's node that it has something in common with."""
+    """Mean share of the other items under an item's node with a category in common."""
     order = np.argsort(slot, kind="stable")
     node = slot[order] // width
     starts = np.flatnonzero(np.append(True, node[1:] != node[:-1]))
@@ -46,17 +54,16 @@ def purity(slot: np.ndarray, width: int, alike: sp.csr_matrix) -> float:
     return float(np.mean(shares)) if shares else float("nan")
 
 
-def main() -> None:
-    column, *paths = sys.argv[1:]
+def main(given: Namespace) -> None:
+    column = given.column
     figures: dict[str, Any] = {}
-    for path in paths:
-        model = sdx.load(path)
-        assert isinstance(model.index, Tree)
+    for path in given.model or [quality.tiny_tree()]:
+        model = tree_model(path)
         tree, alike = model.index, categories(model, column)
         slot, draw = tree.slot_of.numpy(), np.random.default_rng(0)
         levels = range(1, tree.depth)
         orders = {"as learned": [slot], "random": [draw.permutation(slot) for _ in range(SHUFFLES)]}
-        figures[path] = {
+        figures[str(path)] = {
             name: [
                 round(float(np.mean([purity(o, tree.width(j), alike) for o in each])), 4)
                 for j in levels
@@ -67,4 +74,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

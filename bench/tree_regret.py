@@ -1,29 +1,34 @@
-"""How far a beam search stays behind the best k items, by the labels its nodes were told.
+"""Regret of a beam search over exact node scores, by the labels that define them.
 
-    python bench/tree_regret.py [items, default 16384] [users]
+    python bench/tree_regret.py [ITEMS] [USERS]
 
-A synthetic world, whose truth is known: nodes score exactly what their labels are expected to count
+In a synthetic world the truth eta is known: a node scores exactly the expectation of its label
 (plain: the sum of eta below; `path`: the most likely item below; `child`: the sum below the child
-that holds it), so nothing but the labels is to blame. Trees: of the world's own categories, and
-random. Regret: the share of the best k items' probability that the beam's k items lack.
+that holds it), so that only the labels matter. Trees: of the world's own categories, and random.
+Regret: the share of the best k items' probability that the beam's k items lack.
 """
 
 from __future__ import annotations
 
-import sys
+from argparse import Namespace
 from collections.abc import Callable
 
 import numpy as np
 
-from _harness import report
-from softdex import synthetic
+import softdex as sdx
+from _harness import report, sized
+from _options import parser, run, size
 
 ASKED = (20, 150)  # k
 BEAMS = {k: sorted({k, 2 * k, 4 * k, 150}) for k in ASKED}
 
+PARSER = parser(__file__, __doc__)
+PARSER.add_argument("items", nargs="?", type=size, default=sized(16384, 256))
+PARSER.add_argument("users", nargs="?", type=size, default=sized(300, 10))
+
 
 def lowered(eta: np.ndarray, kind: str) -> list[np.ndarray]:
-    """Scores of all levels of a binary tree (U, nodes), from two nodes on to the leaves."""
+    """Scores (U, nodes) per level of a binary tree, from two nodes down to the leaves."""
     best, total, found = eta, eta, [eta]
     while best.shape[1] > 2:
         pair = best.reshape(len(eta), -1, 2)
@@ -54,10 +59,9 @@ def regret(eta: np.ndarray, scores: list[np.ndarray], width: int, k: int) -> flo
     return round(abs(float((1 - found / most).mean())), 5)
 
 
-def main() -> None:
-    given = [int(float(a)) for a in sys.argv[1:]]
-    items, users = [*given, *(16384, 300)[len(given) :]]
-    world = synthetic.world(users=users, items=items, seed=0, depth=7, skew=0.6)
+def main(given: Namespace) -> None:
+    items, users = given.items, given.users
+    world = sdx.synthetic.world(users=users, items=items, seed=0, depth=7, skew=0.6)
     eta = world.eta(np.arange(users))
     slots = 2 ** int(np.ceil(np.log2(items)))
     draw = np.random.default_rng(0)
@@ -84,4 +88,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

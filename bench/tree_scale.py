@@ -1,36 +1,37 @@
-"""A tree of very many items: to make, save, load and search it by the library's own doors.
+"""Seconds and memory to make, save, load and search a model with a tree of very many items.
 
-python bench/tree_scale.py [items, default 1e7]
+    python bench/tree_scale.py [ITEMS]
 
-The scorer is trained for one step on a handful of events: this is about size. Beside it, the time
+The scorer is trained for one step on a few events: only size matters here. Beside it, the seconds
 to copy the file.
 """
 
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import softdex as sdx
-from _harness import milliseconds, peak_of, report
-from softdex.data.interactions import Interactions
-from softdex.data.keys import range_keys
+from _data import log_of
+from _harness import milliseconds, peak_of, report, sized
+from _options import parser, run, size
 
 USERS, EVENTS = 200, 30
 
+PARSER = parser(__file__, __doc__)
+PARSER.add_argument("items", nargs="?", type=size, default=sized(10**7, 1000))
 
-def main() -> None:
-    items = int(float((sys.argv[1:] or ["1e7"])[0]))
+
+def main(given: Namespace) -> None:
+    items = given.items
     draw = np.random.default_rng(0)
-    item = draw.integers(0, items, USERS * EVENTS).astype(np.int32)
-    user = np.repeat(np.arange(USERS, dtype=np.int32), EVENTS)
-    log = Interactions(range_keys(USERS), range_keys(items), user, item, time=np.arange(len(user)))
+    item = draw.integers(0, items, USERS * EVENTS)
+    log = log_of(np.repeat(np.arange(USERS), EVENTS), item, USERS, items)
     options = {"leaves": "random", "max_instances": 128, "epochs": 1, "per_row": True}
     few = {"negatives": 20, "max_history": 20, "device": "cpu"}
     row: dict[str, Any] = {}
@@ -45,11 +46,9 @@ def main() -> None:
         row["single query ms"] = milliseconds(
             lambda: loaded.recommend(history=history, k=20), 20, warm=3
         )
-        row["levels"] = loaded.index.depth  # type: ignore[union-attr]
-    report(
-        "tree_scale", f"{items:,} items, dim 24, beam 150", threads=torch.get_num_threads(), **row
-    )
+        row["levels"] = loaded.index.depth
+    report("tree_scale", f"{items:,} items, dim 24, beam 150", **row)
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

@@ -1,31 +1,32 @@
-"""Beam search down a tree beside the same scorer asked about every item, random weights.
+"""Beam search down a tree beside the same scorer over every item, with random weights.
 
-python bench/tree_search.py [items ...]
+    python bench/tree_search.py [ITEMS ...]
 
-Node scorings, milliseconds of a single query, queries a second of a batch, and the share of the
-best 20 items that the beam finds, which says little here: with random weights a node knows nothing
-of its leaves.
+Nodes scored, milliseconds per single query, queries per second in a batch, and recall@20 of the
+beam, which means little here: with random weights a node tells nothing about its leaves.
 """
 
 from __future__ import annotations
 
 import math
-import sys
+from argparse import Namespace
 from typing import Any
 
 import numpy as np
 import torch
 
-from _harness import milliseconds, peak, report, reset_peak
+from _harness import DEVICE, GPU, milliseconds, peak, report, reset_peak, sized
+from _options import parser, run, size
 from softdex.index.tree import build as tree_build
 from softdex.index.tree.tree import Tree
 from softdex.score.din import random_din, windows_of
 
 HISTORY, DIM, BEAM, K = 69, 24, 150, 20
-GPU = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if GPU else "cpu")
-BATCH, MOST = (1024, 2**34) if GPU else (32, 2**29)
-BRUTE = 10**6 if GPU else 10**5  # items that are also scored one by one
+BATCH, MOST = (1024, 2**34) if GPU else (sized(32, 4), 2**29)
+BRUTE = 10**6 if GPU else 10**5  # items up to which all of them are scored, too
+
+PARSER = parser(__file__, __doc__)
+PARSER.add_argument("items", nargs="*", type=size, default=sized([10**4, 10**5, 10**6], [500]))
 
 
 def tree_of(items: int) -> Tree:
@@ -55,13 +56,13 @@ def measured(items: int) -> dict[str, Any]:
         "levels": tree.depth,
         "nodes scored": looked,
         "single ms": milliseconds(ask(1, BEAM), rounds, warm=2),
-        "queries a second": round(1e3 * BATCH / milliseconds(ask(BATCH, BEAM), 3, warm=1)),
+        "queries per second": round(1e3 * BATCH / milliseconds(ask(BATCH, BEAM), 3, warm=1)),
     }
     if items <= BRUTE:
         some = max(1, min(BATCH, 10**6 // items))
         row["every item, single ms"] = milliseconds(ask(1, math.inf), 3, warm=1)
         batch = milliseconds(ask(some, math.inf), 1, warm=1)
-        row["every item, queries a second"] = round(1e3 * some / batch, 1)
+        row["every item, queries per second"] = round(1e3 * some / batch, 1)
         best, found = ask(some, math.inf)().ids, ask(some, BEAM)().ids
         shared = (found.unsqueeze(2) == best.unsqueeze(1)).any(2).float()
         row["recall@20 of the beam"] = round(float(shared.mean()), 4)
@@ -69,17 +70,14 @@ def measured(items: int) -> dict[str, Any]:
     return row
 
 
-def main() -> None:
-    sizes = [int(float(a)) for a in sys.argv[1:]] or [10**4, 10**5, 10**6]
+def main(given: Namespace) -> None:
     report(
         "tree_search",
         f"binary tree, beam {BEAM}, top {K}, DIN dim {DIM}, 32 units of attention, {HISTORY} items "
         f"of history, random weights; batch {BATCH}; median",
-        device=torch.cuda.get_device_name() if GPU else "cpu",
-        threads=torch.get_num_threads(),
-        figures={f"{items:,}": measured(items) for items in sizes},
+        figures={f"{items:,}": measured(items) for items in given.items},
     )
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

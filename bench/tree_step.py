@@ -1,26 +1,27 @@
-"""A training step of the trees: instances a second, memory, and where the time goes; and the
-attention of one level by itself, beside the same by tensor operations.
+"""Instances per second and memory of a training step of the tree recipes.
 
-python bench/tree_step.py [items, default 3706] [negatives] [max_history] [batch_size]
+    python bench/tree_step.py [ITEMS] [NEGATIVES] [MAX_HISTORY] [BATCH_SIZE]
+
+Beside them the share of sampled walks, and the attention of one level beside the same by tensor
+operations. What is not given is the default of the device.
 """
 
 from __future__ import annotations
 
-import sys
+from argparse import Namespace
 from typing import Any
 
-import numpy as np
 import torch
 
-from _harness import milliseconds, peak, report, reset_peak
-from softdex.data.interactions import Interactions
-from softdex.data.keys import range_keys
-from softdex.kernels.dispatch import attend, attend_plain
-from softdex.recipes.tree import tree
+import softdex as sdx
+from _data import random_log, step_of, trainer_of
+from _harness import DEVICE, GPU, milliseconds, peak, report, reset_peak, sized
+from _options import parser, run, size
+from softdex.kernels.attend_cpu import attend, attend_plain
 
-USERS, EVENTS = 2000, 100
+USERS, EVENTS = sized((2000, 100), (20, 20))
 DIM, UNITS = 24, 32
-GPU = torch.cuda.is_available()
+OPTIONS = ("negatives", "max_history", "batch_size")
 RECIPES: dict[str, dict[str, Any]] = {
     "dtr, tree": {"sampling": "tree"},
     "dtr, uniform": {"sampling": "uniform"},
@@ -29,50 +30,43 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 
 
-def log_of(items: int) -> Interactions:
-    draw = np.random.default_rng(0)
-    size = USERS * EVENTS
-    item = (draw.random(size) ** 2 * items).astype(np.int32)
-    user = np.repeat(np.arange(USERS, dtype=np.int32), EVENTS)
-    return Interactions(range_keys(USERS), range_keys(items), user, item, time=np.arange(size))
+PARSER = parser(__file__, __doc__)
+PARSER.add_argument("items", nargs="?", type=size, default=sized(3706, 200))
+for name, tiny in zip(OPTIONS, (5, 5, 16), strict=True):
+    PARSER.add_argument(name, nargs="?", type=size, default=sized(None, tiny))
 
 
-def measured(log: Interactions, options: dict[str, Any], precision: str) -> dict[str, float]:
+def measured(log: sdx.Interactions, options: dict[str, Any], precision: str) -> dict[str, float]:
     reset_peak()
-    job = tree(log, precision=precision, per_row=True, **{"leaves": "random"} | options)
-    trainer = job.trainer(log)
-    trainer.modules.train()
-    size = job.settings.batch_size
-    at = torch.randperm(trainer.feed.size)[:size].to(trainer.device)
-    replay = trainer.replay
-    work = trainer.step if replay is None else lambda at: replay(trainer.step, at)
+    given = {"leaves": "random", "precision": precision, "per_row": True} | options
+    trainer = trainer_of("tree", log, **given)
+    batch, work = trainer.settings.batch_size, step_of(trainer)
     rounds, warm = (20, 5) if GPU else (5, 2)
-    whole = milliseconds(lambda: work(at), rounds, warm=warm)
-    row = {"ms": whole, "instances a second": round(1e3 * size / whole)}
+    whole = milliseconds(work, rounds, warm=warm)
+    row = {"ms": whole, "instances per second": round(1e3 * batch / whole)}
     if options["sampling"] == "tree" and not GPU:
-        query, target, _ = trainer.feed.batch(at, trainer.generator)
+        query, target, _ = trainer.feed.batch(torch.arange(batch), trainer.generator)
         walk = {"generator": trainer.generator, "to": target}
-        count = int(job.parts.draws // trainer.index.depth)  # type: ignore[attr-defined]
-        walks = milliseconds(lambda: trainer.index.walk(query, count, **walk), rounds, warm=1)  # type: ignore[attr-defined]
+        count = int(trainer.parts.draws // trainer.index.depth)
+        walks = milliseconds(lambda: trainer.index.walk(query, count, **walk), rounds, warm=1)
         row["share of the walks"] = round(walks / whole, 3)
-    row["peak GB"] = peak(lambda: work(at))
+    row["peak GB"] = peak(work)
     return row
 
 
 def attention(options: dict[str, Any]) -> dict[str, float]:
-    """Milliseconds of weights and their gradients, of a batch of one level."""
+    """Milliseconds of the weights of one batch at one level, and of their gradients."""
     size, length = options.get("batch_size", 128), options.get("max_history", 20)
     shape = size, options.get("negatives", 20) + 1
-    device = torch.device("cuda" if GPU else "cpu")
 
     def random(*sizes: int) -> torch.Tensor:
-        return torch.randn(sizes, device=device).requires_grad_()
+        return torch.randn(sizes, device=DEVICE).requires_grad_()
 
     given = [
         random(size, length, DIM), random(size, length, UNITS), random(*shape, DIM),
         random(DIM, UNITS), random(*shape, UNITS), random(UNITS), random(UNITS), random(), random(),
     ]  # fmt: skip
-    real = torch.ones(size, length, dtype=torch.bool, device=device)
+    real = torch.ones(size, length, dtype=torch.bool, device=DEVICE)
     rounds = 20 if GPU else 7
     return {
         "compiled ms": milliseconds(lambda: attend(*given, real).sum().backward(), rounds, warm=3),
@@ -82,24 +76,20 @@ def attention(options: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    items, *rest = [int(float(a)) for a in sys.argv[1:]] or [3706]
-    names = ("negatives", "max_history", "batch_size")
-    given = dict(zip(names, rest, strict=False))
-    log = log_of(items)
-    figures: dict[str, Any] = {"attention, one level": attention(given)}
+def main(given: Namespace) -> None:
+    chosen = {name: value for name in OPTIONS if (value := getattr(given, name)) is not None}
+    log = random_log(USERS, given.items, EVENTS)
+    figures: dict[str, Any] = {"attention, one level": attention(chosen)}
     for precision in ("float32", "bf16") if GPU else ("float32",):
         for name, options in RECIPES.items():
-            figures[f"{name}, {precision}"] = measured(log, given | options, precision)
+            figures[f"{name}, {precision}"] = measured(log, chosen | options, precision)
     report(
         "tree_step",
-        f"{items:,} items, {given or 'the defaults of the device'}, binary tree, row-wise Adam; "
-        "median, each step synchronised",
-        device=torch.cuda.get_device_name() if GPU else "cpu",
-        threads=torch.get_num_threads(),
+        f"{given.items:,} items, {chosen or 'the defaults of the device'}, binary tree, row-wise "
+        "Adam; median, each step synchronised",
         figures=figures,
     )
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

@@ -1,40 +1,46 @@
-"""How far trained trees stay behind the best k items, by their labels and their leaves.
+"""Regret of trained trees, by their labels, their leaves and the beam.
 
-    python bench/tree_trained.py [items, default 16384] [users] [epochs] [seeds]
+    python bench/tree_trained.py [ITEMS] [USERS] [EPOCHS] [SEEDS]
 
-A synthetic world whose truth says which labels count, so that no estimate is to blame. Trees: of
-the world's own categories, and random. Regret: the share of the best k items' probability that the
-k items found lack, given the user; "all leaves" is what the scorer itself would choose, so the rest
-is the beam's.
+The truth of a synthetic world decides which labels count, so that no estimate interferes. Trees: of
+the world's own categories, and random. Regret: the share of the best k items' probability, given
+the user, that the k items found lack; "all leaves" is the scorer's own choice, and what a beam
+lacks beyond it is the beam's loss.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from argparse import Namespace
 from typing import Any
 
 import numpy as np
 import torch
 
-from _harness import report
-from softdex import synthetic
-from softdex.data.interactions import Interactions
+import softdex as sdx
+from _harness import DEVICE, report, sized
+from _options import parser, run, size
 from softdex.index.tree.tree import Tree
-from softdex.recipes.tree import tree
 from softdex.solve.gradient.feed import Windows
 from softdex.solve.loop import Run
 from softdex.solve.tree.rectify import rectified
 from softdex.solve.tree.relearn import place
 
-K, ASKED, ROWS = 20, 500, 1024  # ROWS: instances whose labels are found at a time
+K, ASKED, ROWS = 20, 500, 1024  # ROWS: instances labelled at a time
+EVENTS, BATCH = sized((100, 512), (20, 64))  # events per user
 BEAMS = {"20": 20, "40": 40, "80": 80, "150": 150, "all leaves": math.inf}
+FULL, SMALL = (16384, 12000, 1, 1), (64, 20, 1, 1)
+
+PARSER = parser(__file__, __doc__)
+for name, default in zip(("items", "users", "epochs", "seeds"), sized(FULL, SMALL), strict=True):
+    PARSER.add_argument(name, nargs="?", type=size, default=default)
 
 
 def labels(
-    index: Tree, feed: Windows, log: Interactions, eta: torch.Tensor, kind: str
+    index: Tree, feed: Windows, log: sdx.Interactions, eta: torch.Tensor, kind: str
 ) -> torch.Tensor:
-    """What the labels of all instances count, by the truth."""
+    """The labels (N, J) of all instances, by the truth."""
     ends = torch.tensor(log.histories.indptr[1:], device=feed.at.device)
     user = torch.searchsorted(ends, feed.at, right=True)
     rows = torch.arange(feed.size, device=feed.at.device).split(ROWS)
@@ -43,18 +49,19 @@ def labels(
 
 
 def regrets(
-    log: Interactions,
+    log: sdx.Interactions,
     eta: torch.Tensor,
     order: np.ndarray | None,
     kind: str,
     epochs: int,
     seed: int,
 ) -> list[float]:
-    """The regret of each beam, after a training."""
-    job = tree(
-        log, leaves="random", beam=K, sampling="uniform", negatives=30, max_history=69,
-        epochs=epochs, batch_size=512, lr=0.01, patience=0, seed=seed,
-    )  # fmt: skip
+    """The regret of each beam after training."""
+    options = {
+        "leaves": "random", "beam": K, "sampling": "uniform", "negatives": 30, "max_history": 69,
+        "epochs": epochs, "batch_size": BATCH, "lr": 0.01, "patience": 0, "seed": seed,
+    }  # fmt: skip
+    job = sdx.recipes.make("tree", log, sdx.recipes.options("tree") | options)
     run = Run(job, log, quiet=True)
     trainer: Any = run.trainer
     index, feed = trainer.index, trainer.feed
@@ -76,15 +83,13 @@ def regrets(
     return found
 
 
-def main() -> None:
-    given = [int(float(a)) for a in sys.argv[1:]]
-    items, users, epochs, seeds = [*given, *(16384, 12000, 1, 1)[len(given) :]]
-    world = synthetic.world(
-        users=users, items=items, events=100, seed=0, depth=7, skew=0.6, noise=0.0
+def main(given: Namespace) -> None:
+    items, users, epochs, seeds = given.items, given.users, given.epochs, given.seeds
+    world = sdx.synthetic.world(
+        users=users, items=items, events=EVENTS, seed=0, depth=7, skew=0.6, noise=0.0
     )
     log = world.interactions(repeats=True)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    eta = torch.from_numpy(world.eta(np.arange(users)).astype(np.float32)).to(device)
+    eta = torch.from_numpy(world.eta(np.arange(users)).astype(np.float32)).to(DEVICE)
     orders = {"categories": np.argsort(world.slot_of), "random": None}
     figures: dict[str, Any] = {}
     for leaves, order in orders.items():
@@ -97,10 +102,9 @@ def main() -> None:
         "tree_trained",
         f"{items:,} items, {users:,} users, {len(log):,} events, {epochs} epochs, seeds {seeds}; "
         f"top {K}; share of the best items' probability that is not found, by beam",
-        device=str(device),
         figures=figures,
     )
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

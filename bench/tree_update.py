@@ -1,54 +1,63 @@
-"""One learning of a tree as items and instances grow, beside the bare evaluations that it needs.
+"""Seconds of learning a tree once, by items and instances, beside the node scores that it needs.
 
-    python bench/tree_update.py [ITEMSxEACH ...]    (default 2e3x10 2e3x40 8e3x10)
+    python bench/tree_update.py [ITEMSxEACH ...]
 
-EACH: instances an item.
-
-The scorer is untrained: this is about time. "evaluations": the same nodes of the same histories
-scored and nothing done with it, which is the limit.
+EACH is the number of instances per item; without sizes: 2e3x10 2e3x40 8e3x10. The scorer is
+untrained: only time matters here. "evaluations" scores the same nodes for the same histories and
+does nothing else, which is the limit.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from argparse import ArgumentTypeError, Namespace
 from typing import Any
 
 import numpy as np
 import torch
 
-from _harness import peak, report, reset_peak
-from softdex.data.interactions import Interactions
-from softdex.data.keys import range_keys
+import softdex as sdx
+from _data import log_of, trainer_of
+from _harness import peak, report, reset_peak, sized, wait
+from _options import parser, run, size
 from softdex.index.tree.learn import stages
 from softdex.index.tree.tree import Tree
-from softdex.recipes.tree import tree
 from softdex.solve.tree.relearn import Rounds, relearn, rows_at_a_time
 
-EVENTS, HISTORY = 100, 20  # of a user
-GPU = torch.cuda.is_available()
+EVENTS, HISTORY = 100, 20  # per user
 
 
-def log_of(items: int, each: int) -> Interactions:
+def items_by_each(text: str) -> tuple[int, int]:
+    """Items and instances per item, written 2e3x10."""
+    try:
+        items, each = text.split("x")
+    except ValueError:
+        raise ArgumentTypeError(f"expected ITEMSxEACH such as 2e3x10, got {text!r}") from None
+    return size(items), size(each)
+
+
+SIZES = sized([(2000, 10), (2000, 40), (8000, 10)], [(100, 3)])
+PARSER = parser(__file__, __doc__)
+PARSER.add_argument("sizes", nargs="*", type=items_by_each, default=SIZES, metavar="ITEMSxEACH")
+
+
+def even_log(items: int, each: int) -> sdx.Interactions:
     """Every item equally often, in random order."""
-    draw = np.random.default_rng(0)
-    item = draw.permutation(np.repeat(np.arange(items, dtype=np.int32), each))
+    item = np.random.default_rng(0).permutation(np.repeat(np.arange(items), each))
     users = -(-len(item) // EVENTS)
-    user = np.repeat(np.arange(users, dtype=np.int32), EVENTS)[: len(item)]
-    return Interactions(range_keys(users), range_keys(items), user, item, time=np.arange(len(item)))
+    return log_of(np.repeat(np.arange(users), EVENTS)[: len(item)], item, users, items)
 
 
 def synchronised() -> float:
-    if GPU:
-        torch.cuda.synchronize()
+    wait()
     return time.perf_counter()
 
 
 def measured(items: int, each: int) -> dict[str, Any]:
     reset_peak()
-    log = log_of(items, each)
-    job = tree(log, leaves="random", max_history=HISTORY, per_row=True)
-    trainer = job.trainer(log)
+    log = even_log(items, each)
+    trainer = trainer_of("tree", log, leaves="random", max_history=HISTORY, per_row=True)
     trainer.modules.eval()
     index, feed = trainer.index, trainer.feed
     assert isinstance(index, Tree)
@@ -61,7 +70,7 @@ def measured(items: int, each: int) -> dict[str, Any]:
     for rule in ("auction", "greedy"):
         how = Rounds((), per_item=each, rule=rule)
         began = synchronised()
-        found = relearn(index, feed, trainer.optimizers[0], how, trainer.generator)  # type: ignore[arg-type]
+        found = relearn(index, feed, trainer.optimizers[0], how, trainer.generator)
         figures[f"{rule} s"] = round(synchronised() - began, 2)
         figures[f"{rule}, gain an instance"] = found["gain"]
         print(f"{items:,} items, {each} each: {figures}", file=sys.stderr, flush=True)
@@ -73,8 +82,8 @@ def measured(items: int, each: int) -> dict[str, Any]:
 
 @torch.no_grad()
 def bare(index: Tree, feed: Any) -> int:
-    """Score what all stages score, for a few batches of instances; how many these were."""
-    rows = rows_at_a_time(index, 7)
+    """Score what all stages score, for a few batches; return the number of instances."""
+    rows = sized(rows_at_a_time(index, 7), 32)
     for start in range(0, 3 * rows, rows):
         at = torch.arange(start, start + rows, device=index.item_of.device) % feed.size
         query, item = feed.instances(at)
@@ -85,20 +94,16 @@ def bare(index: Tree, feed: Any) -> int:
     return 3 * rows
 
 
-def main() -> None:
-    asked = sys.argv[1:] or ["2e3x10", "2e3x40", "8e3x10"]
-    sizes = [[int(float(a)) for a in each.split("x")] for each in asked]
+def main(given: Namespace) -> None:
     report(
         "tree_update",
         f"history {HISTORY}, binary tree, beam 150, gap 7",
-        device=torch.cuda.get_device_name() if GPU else "cpu",
-        threads=torch.get_num_threads(),
         figures={
             f"{items:,} items, {each} instances each": measured(items, each)
-            for items, each in sizes
+            for items, each in given.sizes
         },
     )
 
 
 if __name__ == "__main__":
-    main()
+    run(PARSER, main)

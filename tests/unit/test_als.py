@@ -151,7 +151,9 @@ def test_users_of_a_validation_part_who_are_strangers_are_folded_in(split: sdx.S
 # stopping and going on ---------------------------------------------------------------------------
 
 
-def run(log: sdx.Interactions, checkpointer: Checkpointer | None) -> tuple[als.Job, Outcome]:
+def run(
+    log: sdx.Interactions, checkpointer: Checkpointer | None
+) -> tuple[als.Alternating, Outcome]:
     made = rg(log, **(SMALL | {"epochs": 4, "beta": 1.0}))
     return made, train(made, log, checkpointer=checkpointer)
 

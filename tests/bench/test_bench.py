@@ -1,0 +1,130 @@
+"""No benchmark rots: each runs when tiny, each command on a page is accepted, each has a row."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import softdex as sdx
+
+ROOT = Path(__file__).parents[2]
+BENCH = ROOT / "bench"
+SCRIPTS = sorted(path.stem for path in BENCH.glob("[!_]*.py"))
+QUICK = ("read_speed", "tree_deal", "tree_regret")  # the others are slow
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NAMED = re.compile(r"(`|python )bench/(\w+)\.py([^`]*)")
+FOUND = {found for page in PAGES for found in NAMED.findall(page.read_text())}
+COMMANDS = sorted({(script, words) for before, script, words in FOUND if before != "`" or words})
+EXTRAS = re.compile(r"No module named '(faiss|implicit|matplotlib)")
+MACHINES = ("two cores", "one H200", "two cores or one H200")
+
+
+def parser_of(script: str, patch: pytest.MonkeyPatch) -> Any:
+    patch.syspath_prepend(BENCH)
+    return importlib.import_module(script).PARSER
+
+
+@pytest.mark.parametrize(
+    "script", [s if s in QUICK else pytest.param(s, marks=pytest.mark.slow) for s in SCRIPTS]
+)
+def test_the_script_runs_tiny_and_says_what_it_found(script: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(BENCH / f"{script}.py"), "--tiny"],
+        env=os.environ | {"TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    if missing := EXTRAS.search(done.stderr):
+        pytest.skip(f"{missing[1]} is not installed")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines
+    for line in lines:
+        if not line.startswith("{"):
+            assert Path(line.split()[-1]).is_file(), f"this names no file: {line}"
+            continue
+        found = json.loads(line)
+        if "file" in found:
+            found |= json.loads(Path(found["file"]).read_text().splitlines()[-1])
+        else:
+            assert found["protocol"]
+        assert found["tiny"] is True
+        assert found.keys() >= {"benchmark", "versions", "machine"}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_wrong_option_ends_in_one_line_and_exit_code_2(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser_of(script, monkeypatch).parse(["--no-such-option"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"bench/{script}.py: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_says_what_is_measured_in_how_many_minutes_on_which_machine(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser_of(script, monkeypatch).parse(["--help"])
+    assert not ended.value.code
+    said = capsys.readouterr().out
+    text = (BENCH / f"{script}.py").read_text()
+    assert re.match(r'"""(.+)\n', text)[1].removesuffix('"""') in said  # type: ignore[index]
+    assert "--tiny" in said
+    assert "Minutes: " in said
+
+
+@pytest.mark.parametrize(("script", "words"), COMMANDS, ids=lambda text: text.strip())
+def test_a_command_on_a_page_names_a_script_and_options_that_it_takes(
+    script: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parser = parser_of(script, monkeypatch)
+    parser.parse(given(words, parser.own))
+
+
+def given(words: str, own: dict[str, Any] | None) -> list[str]:
+    """The words of a command; `...` stands for further ones, and `name=...` for the default."""
+    given = [word for word in shlex.split(words) if word != "..."]
+    if own is None:
+        return given
+    pairs = dict(word.partition("=")[::2] for word in given if "=" in word)
+    defaults = own | sdx.recipes.options(pairs.get("recipe", own["recipe"]))
+    return [
+        word.replace("...", json.dumps(defaults[word.partition("=")[0]]))
+        if word.endswith("=...")
+        else word
+        for word in given
+    ]
+
+
+def test_pages_name_commands_and_no_script_that_is_gone() -> None:
+    assert len(COMMANDS) > 40
+    assert {script for _, script, _ in FOUND} <= set(SCRIPTS)
+
+
+def test_the_readme_of_the_benchmarks_has_one_row_per_script() -> None:
+    rows = re.findall(r"^\| `(\w+)\.py` \|(.+)\|$", (BENCH / "README.md").read_text(), re.M)
+    assert [name for name, _ in rows] == SCRIPTS
+    for name, row in rows:
+        measures, minutes, machine, page = (cell.strip() for cell in row.split("|"))
+        assert measures
+        assert re.match(r"\d", minutes), name
+        assert machine in MACHINES, name
+        shown = re.search(r"\((.+)\)", page)
+        assert not shown or f"bench/{name}.py" in (BENCH / shown[1]).read_text(), (
+            f"{shown[1]} names no command of {name}.py"
+        )
