@@ -94,7 +94,7 @@ def trainer_of(recipe: str, log: sdx.Interactions, **options: Any) -> Any:
 
 def step_of(trainer: Any) -> Callable[[], None]:
     """A training step, on another batch at each call; on a GPU replayed as `fit` replays it."""
-    size = trainer.settings.batch_size
+    size = trainer.batch_size
     assert trainer.feed.size >= size, "a step needs a whole batch"
     order = torch.randperm(trainer.feed.size).to(trainer.device)
     batches = cycle(order[: len(order) // size * size].split(size))

@@ -54,7 +54,7 @@ def main(given: Namespace) -> None:
     seconds = time.perf_counter() - began
     holdout = test if measured else valid
     result = model.evaluate(holdout, (20, 50), index="exact")
-    training = model.info["training"]
+    training = model.card.training
     line = {
         "key": key,
         "benchmark": f"fastvae_quality {task}",

@@ -16,7 +16,7 @@ import softdex as sdx
 from _data import random_log
 from _harness import report, seconds, sized
 from _options import parser, run, size
-from softdex.model.retriever import from_training
+from softdex.model.learn import assemble
 
 USERS, HISTORY, DIM, HIDDEN = sized((2000, 50, 64, 128), (50, 10, 8, 8))
 REQUESTS, MANY, K = sized((200, 2000, 100), (3, 20, 10))
@@ -36,7 +36,7 @@ def model_of(items: int) -> sdx.Retriever:
     which = torch.randint(CENTRES, (items,), generator=draw)
     noise = torch.randn(items, DIM, generator=draw)
     job.scorer.items.weight.copy_((centres[which] + 0.5 * noise) / 8)
-    return from_training("sasrec", {}, log, job.encoder, job.scorer)
+    return assemble("sasrec", {}, log, job.encoder, job.scorer)
 
 
 def measured(model: sdx.Retriever, items: int) -> dict[str, Any]:

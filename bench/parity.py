@@ -33,7 +33,7 @@ def main(given: Namespace) -> None:
             sdx.fit(objective, train, device=device, epochs=3, dim=DIM, patience=0)
             for device in ("cpu", DEVICE.type)
         ]
-        losses = [m.info["training"]["history"][-1]["loss"] for m in models]
+        losses = [m.card.training["history"][-1]["loss"] for m in models]
         ndcg = [m.evaluate(test, 20)["ndcg@20"] for m in models]
         lists = [m.search(test.users, test.history, 20, test.masked) for m in models]
         same = [len(set(a) & set(b)) / len(set(a)) for a, b in zip(*lists, strict=True)]

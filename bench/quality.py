@@ -105,7 +105,7 @@ def main(given: Namespace) -> None:
             unseen = replace(holdout, masked=model.seen.take(holdout.users))
             hidden = model.evaluate(unseen, 20)
             more[part] = {n: round(hidden[n], 5) for n in (*names, "ndcg@20")}
-    training = model.info.get("training", {"history": [], "best_epoch": None})
+    training = model.card.training or {"history": [], "best_epoch": None}
     history = training["history"]
     line = {
         "key": key,

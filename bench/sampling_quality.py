@@ -28,7 +28,7 @@ from _options import parser, run
 from softdex.index.flat import Flat
 from softdex.index.imi.books import popularity_weight
 from softdex.index.imi.index import Imi, build
-from softdex.recipes.compose import proposal
+from softdex.index.proposals import PROPOSALS, ProposalOptions
 
 USERS, DRAWS, BEST_OF = sized((64, 100_000, 20), (4, 1000, 20))
 WORDS = sized((8, 16, 32, 64, 128, 256), (4, 8))
@@ -77,7 +77,7 @@ def main(given: Namespace) -> None:
         user=key,
         events=int(train.user_counts[users[0]]),
         ndcg_50=round(model.evaluate(test, 50, index="exact")["ndcg@50"], 5),
-        loss=model.info["training"]["history"][-1]["loss"],
+        loss=model.card.training["history"][-1]["loss"],
         picture=out,
         **found,
     )
@@ -151,7 +151,8 @@ def laws(case: Case, train: sdx.Interactions, seed: int) -> Iterator[tuple[str, 
         Flat(case.scorer).sample(first, DRAWS, generator=generator).ids[0],
     )
     for name in NAMED:
-        index = proposal(name, case.scorer, train, seed=seed)
+        counts = torch.tensor(train.item_counts)
+        index = PROPOSALS[name].build(case.scorer, counts, ProposalOptions(seed=seed))
         ids = index.sample(first, DRAWS, generator=generator).ids[0]
         yield name, index.log_prob(case.query, everything).double(), ids
     some = torch.randint(train.num_items, (DRAWS, BEST_OF), generator=generator)

@@ -17,7 +17,7 @@ import softdex as sdx
 from _data import random_log, step_of, trainer_of
 from _harness import DEVICE, GPU, milliseconds, peak, report, reset_peak, sized
 from _options import parser, run, size
-from softdex.kernels.attend_cpu import attend, attend_plain
+from softdex.kernels.dispatch import attend, attend_plain
 
 USERS, EVENTS = sized((2000, 100), (20, 20))
 DIM, UNITS = 24, 32
@@ -40,14 +40,14 @@ def measured(log: sdx.Interactions, options: dict[str, Any], precision: str) -> 
     reset_peak()
     given = {"leaves": "random", "precision": precision, "per_row": True} | options
     trainer = trainer_of("tree", log, **given)
-    batch, work = trainer.settings.batch_size, step_of(trainer)
+    batch, work = trainer.batch_size, step_of(trainer)
     rounds, warm = (20, 5) if GPU else (5, 2)
     whole = milliseconds(work, rounds, warm=warm)
     row = {"ms": whole, "instances per second": round(1e3 * batch / whole)}
     if options["sampling"] == "tree" and not GPU:
         query, target, _ = trainer.feed.batch(torch.arange(batch), trainer.generator)
         walk = {"generator": trainer.generator, "to": target}
-        count = int(trainer.parts.draws // trainer.index.depth)
+        count = int(trainer.negatives.draws // trainer.index.depth)
         walks = milliseconds(lambda: trainer.index.walk(query, count, **walk), rounds, warm=1)
         row["share of the walks"] = round(walks / whole, 3)
     row["peak GB"] = peak(work)
