@@ -171,10 +171,10 @@ def _with_popular(model: Retriever, hits: Hits, strangers: np.ndarray, like: Wan
     """Replace the lists of strangers by the most popular items."""
     if not strangers.any():
         return hits
-    index: Any = model.index
     counts = Constant(torch.from_numpy(model.item_counts.astype(np.float32)))
-    alive = None if index.alive is None else index.alive.cpu()
-    popular = Flat(counts, alive).search(torch.empty(1, 0), like.k, filter=Filter(None, like.allow))
+    popular = Flat(counts, model.index.alive.cpu()).search(
+        torch.empty(1, 0), like.k, filter=Filter(None, like.allow)
+    )
     ids, scores = hits.ids.cpu().clone(), hits.scores.cpu().clone()
     ids[strangers], scores[strangers] = popular
     return Hits(ids, scores)
@@ -184,8 +184,8 @@ def _alike(model: Retriever, items: np.ndarray, k: int, filter: Filter) -> Hits:
     """Search similar items, by the cosine of their vectors or by what the encoder knows."""
     vectors = model.index.vectors()
     if vectors is not None:
-        index: Any = model.index
-        likeness = Flat(Cosine(vectors, torch.ones((), device=vectors.device)), index.alive)
+        cosine = Cosine(vectors, torch.ones((), device=vectors.device))
+        likeness = Flat(cosine, model.index.alive)
         return likeness.search(vectors[torch.from_numpy(items)], k, filter=filter)
     if not isinstance(model.encoder, KnowsLikeness):
         raise SoftdexError(f"similar: {model.recipe} has no vectors of items to compare.")

@@ -74,7 +74,7 @@ def softmax_of(model: Retriever, method: str, temperature: float) -> Softmax:
     scorer, index = with_vectors(model, method), cast(Any, model.index)
     vectors, offsets = scorer.everything()
     alive = index.alive
-    if alive is not None and not alive.all():
+    if not alive.all():
         offsets = vectors.new_zeros(len(vectors)) if offsets is None else offsets
         offsets = offsets.masked_fill(~alive.to(offsets.device), -torch.inf)
     bias = None if offsets is None else offsets / temperature
@@ -109,9 +109,9 @@ def distributions(
 
 def calibrated(model: Retriever, valid: Holdout) -> float:
     """Return the maximum-likelihood temperature on a holdout; see `Retriever.calibrate`."""
-    softmax, index = softmax_of(model, "calibrate", 1.0), cast(Any, model.index)
+    softmax = softmax_of(model, "calibrate", 1.0)
     model.check(valid, "calibrate")
-    part = sample(valid, index.alive)
+    part = sample(valid, model.index.alive)
     size = batch_size(model.encoder, MAX_MEMORY, 1)
     query = torch.cat([query for _, query in queries(model, part.users, part.history, size)])
     return fit_temperature(softmax, query, part.targets, part.masked)
@@ -136,12 +136,11 @@ def rows_of(items: Keys, keys: Any, users: int) -> np.ndarray:
     return find(items, flat, "log_prob", "items").reshape(users, -1)
 
 
-def sample(valid: Holdout, alive: Tensor | None) -> Holdout:
+def sample(valid: Holdout, alive: Tensor) -> Holdout:
     """Draw up to 2000 users with a history and a target that is not removed, the same in every
     call."""
     targets = valid.targets
-    if alive is not None:
-        targets = targets.where(alive.cpu().numpy()[targets.ids])
+    targets = targets.where(alive.cpu().numpy()[targets.ids])
     users = np.flatnonzero((targets.lengths > 0) & (valid.history.lengths > 0))
     if not len(users):
         raise DataError(

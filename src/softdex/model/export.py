@@ -106,9 +106,8 @@ def _joined(vectors: Tensor, last: Tensor | None) -> np.ndarray:
 
 def _alive(model: Retriever) -> np.ndarray:
     """Return which items are not removed (I,)."""
-    index: Any = model.index
-    alive = index.alive
-    return np.ones(len(model.items), bool) if alive is None else alive.cpu().numpy()
+    alive: np.ndarray = model.index.alive.cpu().numpy()
+    return alive
 
 
 def _faiss() -> Any:
