@@ -297,7 +297,7 @@ def test_a_large_holdout_is_sampled(
     valid = drawn(model, parts.valid, 2.5, 40)
     everybody = model.calibrate(valid)
     monkeypatch.setattr("softdex.model.estimate.SAMPLE", 30)
-    assert len(estimate.sample(valid, None)) == 30
+    assert len(estimate.sample(valid, model.index.alive)) == 30
     some = model.calibrate(valid)
     assert some == model.calibrate(valid) != everybody
     assert some == pytest.approx(2.5, rel=0.1)
