@@ -13,7 +13,7 @@ from _data import log_of
 from _harness import alternating, peak_of, report, sized
 from _options import parser, run
 from softdex.encode.table import Users
-from softdex.model.retriever import from_training
+from softdex.model.learn import assemble
 from softdex.score.product import Dot
 
 USERS, ITEMS, DIM, K = sized((1000, 1_000_000, 64, 50), (50, 2000, 16, 50))
@@ -27,7 +27,7 @@ def main(given: Namespace) -> None:
     log = log_of(user, draw.integers(0, ITEMS, len(user)), USERS, ITEMS)
     train, _, test = sdx.split.per_user(log, (0.5, 0.5))
     queries, items = torch.randn(USERS, DIM), torch.randn(ITEMS, DIM)
-    model = from_training("random", {}, train, Users(queries), Dot(items))
+    model = assemble("random", {}, train, Users(queries), Dot(items))
 
     def ours() -> sdx.Result:
         return model.evaluate(test, K, index="exact", max_memory="1GB")
