@@ -34,20 +34,21 @@ def ials(
     seed: Annotated[int, at_least_0] = 0,
     device: str = "auto",
 ) -> Alternating:
-    """Vectors by weighted least squares over all items (WRMF), alternating closed forms.
+    """Fit vectors by weighted least squares over all items (WRMF), alternating in closed form.
 
     Weights of the log are confidences: an event of weight c pulls its score to 1 with weight c.
 
     Args:
         dim: length of the vectors.
-        alpha: weight of every item, pulled to 0, beside 1 of an event.
+        alpha: weight of every item, whose score is pulled to 0; an event has weight 1.
         lam: strength of the regulariser.
-        reg: `l2` (lam for all), `sum_w` (times the row's sum of weights) or `frequency` (times
-            its power nu).
+        reg: `l2` (lam per row), `sum_w` (times the row's sum of weights) or `frequency` (times its
+            number of events to the power nu).
         nu: that power.
-        epochs: at most so many sweeps over users and items.
-        patience: sweeps without a better validation metric before stopping; 0 never stops.
-        steps: of conjugate gradients in each system; 0 solves it exactly.
+        epochs: maximum number of sweeps over users and items.
+        patience: sweeps without a better validation metric before training stops; 0 never stops
+            early.
+        steps: conjugate gradient steps per system; 0 solves it exactly.
         seed: of initial vectors.
         device: `auto`, `cpu`, `cuda`.
     """

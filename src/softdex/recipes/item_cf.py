@@ -1,4 +1,4 @@
-"""Item-CF: items that are had together with what the user had."""
+"""Item-CF: items whose users overlap with those of the history's items."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def item_cf(
     asymmetry: Annotated[float, from_0_to_1] = 0.6,
     shrink: Annotated[float, at_least_0] = 0.0,
 ) -> tuple[Neighbours, Sparse]:
-    """Score an item by its weighted cosine to the items of the history, summed.
+    """Score an item by the sum of its weighted cosines to the items of the history.
 
-    Items that no neighbour list names come after all others, by popularity. The defaults were
-    chosen on validation splits; `user_power=0, asymmetry=0.5` is the plain cosine.
+    Items in no neighbour list rank last, by popularity. The defaults were chosen on validation
+    splits; `user_power=0, asymmetry=0.5` is the plain cosine.
 
     Args:
-        neighbours: length of each item's list.
-        user_power: users of n events count n^-user_power: who has everything says little.
-        asymmetry: above 0.5, popular neighbours are favoured; below, rare ones.
-        shrink: added to the denominator: similarities that rest on few users shrink.
+        neighbours: length of the neighbour list per item.
+        user_power: a user of n events has weight n^-user_power.
+        asymmetry: above 0.5 favours popular neighbours, below 0.5 rare ones.
+        shrink: added to the denominator, so that similarities based on few users shrink.
     """
     lists = cosine_neighbours(
         train.csr(binary=train.weight is None),

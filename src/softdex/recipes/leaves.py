@@ -1,4 +1,4 @@
-"""Leaves: in which order items stand in a new tree, and models that are quickly trained for it."""
+"""Leaves: the order of items in a new tree, and the models that are quickly trained for it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Quick:
     made: dict[str, Any] = field(default_factory=dict)
 
     def sequence(self) -> Any:
-        """A `sasrec`."""
+        """Train a `sasrec`, once."""
         if "sequence" not in self.made:
             job = sequence(
                 self.train, dim=64, max_history=50, objective="ssm",
@@ -54,13 +54,13 @@ class Quick:
         return self.made["sequence"]
 
     def factors(self) -> Any:
-        """An `rg2`."""
+        """Train an `rg2`."""
         job: Any = rg(self.train, dim=64, epochs=4, seed=self.seed, device=self.device)
         loop.train(job, self.train)
         return job
 
     def estimate(self) -> Estimate:
-        """What the `sasrec` says of how likely items are."""
+        """Log-probabilities of items by the `sasrec`."""
         if "sequence" not in self.made:
             say("a quick sequence model first, to rectify labels")
         job = self.sequence()
@@ -95,7 +95,7 @@ def order_of_leaves(
 
 
 def _order_in(train: Interactions, model: Any) -> np.ndarray:
-    """Items in the order of a saved tree, those that it does not know behind them."""
+    """Items in the order of a saved tree, followed by those it does not know."""
     tree = as_tree(model.index)
     if tree is None:
         raise SoftdexError(f"tree: leaves= is a saved {model.recipe}, which has no tree.")
@@ -109,7 +109,7 @@ def _order_in(train: Interactions, model: Any) -> np.ndarray:
 
 
 def estimate_of(train: Interactions, model: Any, device: str) -> Estimate:
-    """What a saved sequence model says of how likely items are."""
+    """Log-probabilities of items by a saved sequence model."""
     encoder, scorer = model.encoder, model.index.scorer
     if not isinstance(encoder, Sequence):
         raise SoftdexError(f"tree: estimator= is a saved {model.recipe}. Give a saved sasrec.")
@@ -120,7 +120,7 @@ def estimate_of(train: Interactions, model: Any, device: str) -> Estimate:
 
 
 def categories(train: Interactions, column: str) -> np.ndarray:
-    """The number of each item's category (I,), -1 for none; of a list the first counts."""
+    """The category of each item as a number (I,), -1 for none; of a list the first counts."""
     if train.item_table is None:
         raise SoftdexError(
             "fit: a tree by category reads the item table, and the log has none. Read it with "

@@ -1,4 +1,4 @@
-"""Popular: what everybody has, or has had lately."""
+"""Popular: the items with the most events, or the most recent ones."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ VARIANTS = {"popular": Variant("Rank items by their number of events, the same f
 def popular(
     train: Interactions, *, half_life: Annotated[float | None, positive] = None
 ) -> tuple[Unpersonalised, Constant]:
-    """Rank items by how many events they have, the same for everybody.
+    """Rank items by their number of events, the same for every user.
 
     Args:
-        half_life: an event of this age counts half, one twice as old a quarter; in the unit of
-            the log's time (86400 is a day for Unix seconds). None: all count the same.
+        half_life: age at which an event counts half, in the unit of the log's time (86400 is a day
+            of Unix seconds). None: all events count the same.
     """
     weight = np.ones(len(train)) if train.weight is None else train.weight.astype(np.float64)
     if half_life is not None:

@@ -56,29 +56,31 @@ def rg(
     seed: Annotated[int, at_least_0] = 0,
     device: str = "auto",
 ) -> Any:
-    """Vectors by the second-order expansion of the softmax, in closed form.
+    """Fit vectors by the second-order expansion of the softmax, in closed form.
 
     Weights of the log are confidences: an event of weight c counts c times.
 
     Args:
         dim: length of the vectors.
-        alpha: extra weight of an event, pulled to 1; 0 is the expansion alone, which ranks worse.
+        alpha: extra weight of an event, whose score is pulled to 1; 0, the expansion alone, ranks
+            worse.
         lam: strength of the regulariser.
-        reg: `l2` (lam for all), `sum_w` (times the row's sum of weights) or `frequency` (times
-            its power nu).
+        reg: `l2` (lam per row), `sum_w` (times the row's sum of weights) or `frequency` (times its
+            number of events to the power nu).
         nu: that power.
-        beta: how much of the interaction between items is kept: 0 is RG2, above it RGx.
-        interaction: `exact` (of the expansion), or `frobenius` (as the paper prints it).
-        sampled: weights for so many sampled negatives (Eq. 19) instead of all items.
+        beta: fraction of the interaction between items that is kept: 0 is RG2, above 0 RGx.
+        interaction: `exact` (of the expansion) or `frobenius` (as the paper prints it).
+        sampled: number of sampled negatives that weights are for (RG2, Eq. 19); None: all items.
         solver: `als`; `svd` (one closed form for everything; needs alpha=0); or `newton_cg`, for
-            encoders that have none.
-        encoder: a user is a vector of their own (`user`); with `newton_cg` also the mean of their
-            history (`history`), or both (`mix`).
-        share: weight of the own vector in `mix`.
-        max_history: how many of the latest items the history holds.
-        epochs: at most so many sweeps over users and items, or Newton steps.
-        patience: sweeps without a better validation metric before stopping; 0 never stops.
-        steps: of conjugate gradients in each system; 0 solves it exactly.
+            encoders without a closed form.
+        encoder: a user is a vector of their own (`user`); with `newton_cg` also the mean of the
+            vectors of their history (`history`), or both (`mix`).
+        share: weight of the user's own vector in `mix`.
+        max_history: number of the latest items in the history.
+        epochs: maximum number of sweeps over users and items, or of Newton steps.
+        patience: sweeps without a better validation metric before training stops; 0 never stops
+            early.
+        steps: conjugate gradient steps per system; 0 solves it exactly.
         seed: of initial vectors.
         device: `auto`, `cpu`, `cuda`.
     """
@@ -109,7 +111,7 @@ def rg(
 def _random(
     train: Interactions, loss: Quadratic, dim: int, seed: int, share: float, length: int | None
 ) -> tuple[FoldIn | Mixed, Dot]:
-    """Encoder and scorer with random vectors; a length makes the encoder read histories."""
+    """An encoder and a scorer with random vectors; with a length, the encoder reads histories."""
     generator = torch.Generator().manual_seed(seed)
     users, items = (
         torch.randn(n, dim, generator=generator) / dim**0.5

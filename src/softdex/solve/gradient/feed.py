@@ -58,7 +58,7 @@ class Feed(Protocol):
         ...
 
     def extent(self, batch: int, encoder: Any) -> tuple[int, int, int]:
-        """Of a batch of so many rows: queries, targets per query, and bytes the encoder holds."""
+        """Sizes of a batch: queries, targets per query, and bytes that the encoder holds."""
         ...
 
 
@@ -193,7 +193,7 @@ class Sequences:
         _move(self, device)
 
     def real(self, size: int) -> int:
-        """Positions with a target in so many sequences: an upper bound that hardly ever fails."""
+        """A bound, hardly ever exceeded, of the positions with a target in `size` sequences."""
         return math.ceil(
             min(size * self.most, size * self.mean + SPREADS * size**0.5 * self.spread)
         )
