@@ -35,7 +35,7 @@ VARIANTS = {
     ),
     **{
         name: Variant(
-            f"Vectors by {first_line(loss)}",
+            f"Vectors by `{name}`. {first_line(loss)}",
             {"objective": name, **OPTIONS.get(name, {})}, ("objective",), SPACES.get(name, SPACE),
         )
         for name, loss in ON_DRAWS.items()

@@ -35,13 +35,13 @@ VARIANTS = {
         "ssl", "Two towers by a softmax over the batch's own items: popular items are pushed down.",
         temperature=0.1, prior=0.0,
     ),
-    "ssl_pop": _variant("ssl_pop", "The same, corrected for popularity.", **PLAIN),
-    "mns": _variant("mns", "The batch's items mixed with uniform ones, and corrected.", **PLAIN),
+    "ssl_pop": _variant("ssl_pop", "Two towers by a softmax over the batch, corrected for popularity.", **PLAIN),
+    "mns": _variant("mns", "Two towers by a softmax over the batch and uniform items, corrected.", **PLAIN),
     "g_tower": _variant(
-        "g_tower", "Corrected by how often items come in the stream, which is estimated.", **PLAIN
+        "g_tower", "Two towers by a softmax over the batch, corrected by a stream's counts.", **PLAIN
     ),
-    "bir": _variant("bir", "The batch's items resampled to act like draws from the softmax."),
-    "xir": _variant("xir", "The same, with a cache of informative items of earlier batches."),
+    "bir": _variant("bir", "Two towers: the batch's items are resampled to approximate the softmax."),
+    "xir": _variant("xir", "As bir, with a cache of informative items of earlier batches."),
 }  # fmt: skip
 CACHED = only(objective="xir")
 

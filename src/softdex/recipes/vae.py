@@ -26,7 +26,7 @@ VARIANTS = {
         {"index": "full"}, ("index",), SPACE,
     ),
     "fastvae": Variant(
-        "The same on draws from a multi-index: its cost does not grow with the catalogue.",
+        "A variational autoencoder on draws from a multi-index: its cost does not grow.",
         {"index": "imi_popularity", "per_row": True, "lr": 0.003}, (), SPACE,
     ),
 }  # fmt: skip
