@@ -35,12 +35,14 @@ VARIANTS = {
         "ssl", "Two towers by a softmax over the batch's own items: popular items are pushed down.",
         temperature=0.1, prior=0.0,
     ),
-    "ssl_pop": _variant("ssl_pop", "Two towers by a softmax over the batch, corrected for popularity.", **PLAIN),
-    "mns": _variant("mns", "Two towers by a softmax over the batch and uniform items, corrected.", **PLAIN),
-    "g_tower": _variant(
-        "g_tower", "Two towers by a softmax over the batch, corrected by a stream's counts.", **PLAIN
+    "ssl_pop": _variant(
+        "ssl_pop", "Two towers: softmax over the batch, corrected for popularity.", **PLAIN
     ),
-    "bir": _variant("bir", "Two towers: the batch's items are resampled to approximate the softmax."),
+    "mns": _variant("mns", "Two towers: softmax over the batch and uniform items.", **PLAIN),
+    "g_tower": _variant(
+        "g_tower", "Two towers: softmax over the batch, popularity estimated online.", **PLAIN
+    ),
+    "bir": _variant("bir", "Two towers: the batch's items resampled to approximate the softmax."),
     "xir": _variant("xir", "As bir, with a cache of informative items of earlier batches."),
 }  # fmt: skip
 CACHED = only(objective="xir")
