@@ -29,7 +29,7 @@ from softdex.model import grow_tree
 from softdex.objective.softmax import log_mass
 from softdex.options import fits
 from softdex.score.contract import Product
-from softdex.solve.gradient.new_items import chosen_users, newcomers
+from softdex.solve.gradient.new_items import chosen_users, fit_new_items
 
 MOST_WORDS = 4096
 ASKED = 500  # users whose queries tune an index
@@ -247,7 +247,7 @@ def _by_softmax(model: Model, log: Interactions) -> Rows:
         blocks = torch.split(query, 1024)
         mass = torch.cat([log_mass(block, *scorer.everything()) for block in blocks])
     given = None if offsets is None else offsets.to(device)
-    return newcomers(scorer, query, count.to(device), mass, events[:, users], given), offsets
+    return fit_new_items(scorer, query, count.to(device), mass, events[:, users], given), offsets
 
 
 def _new_offsets(scorer: Product, counts: np.ndarray, new: np.ndarray) -> Tensor | None:

@@ -26,7 +26,7 @@ def chosen_users(events: sp.csr_matrix, size: int, seed: int = 0) -> tuple[np.nd
     return users, np.where(met[users], 1.0, share)
 
 
-def newcomers(
+def fit_new_items(
     scorer: Product,
     query: Tensor,
     count: Tensor,
