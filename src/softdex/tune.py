@@ -29,6 +29,7 @@ from softdex.model.learn import (
 from softdex.model.parts import known_from, parts_from
 from softdex.model.retriever import Retriever
 from softdex.options import fits
+from softdex.recipes.catalogue import Recipe
 from softdex.solve.loop import Job, Run
 from softdex.tables import Rows
 
@@ -40,7 +41,7 @@ class Tuned:
     """The result of a search.
 
     Attributes:
-        options: the best options, ready for `fit(name, train, valid, **options)`.
+        options: the best options, ready for `fit(recipe, train, valid, **options)`.
         model: the model trained with them.
         metric: its NDCG@20 on the (sampled) validation users. The best of many settings is
             optimistic: measure the model on a test part that played no role in the choice.
@@ -63,7 +64,7 @@ class _Trial:
 
     def __init__(
         self,
-        name: str,
+        recipe: Recipe,
         options: dict[str, Any],
         train: Interactions,
         valid: Holdout,
@@ -71,10 +72,11 @@ class _Trial:
         max_memory: int | None,
     ) -> None:
         if options.get("epochs", 1) is None:
-            options["epochs"] = recipes.preset(name, options["device"])["epochs"]
-        self.name, self.options, self.train, self.valid = name, options, train, valid
+            options["epochs"] = recipes.preset(recipe, options["device"])["epochs"]
+        self.recipe, self.name = recipe, recipes.entry(recipe).name
+        self.options, self.train, self.valid = options, train, valid
         self.of, self.max_memory = of, max_memory
-        self.card = Card(name, options, train.sha256, train.card)
+        self.card = Card(self.name, options, train.sha256, train.card)
         self.score, self.epochs = -float("inf"), 0
         self.model: Retriever | None = None
         self.run: Run | None = None
@@ -95,7 +97,7 @@ class _Trial:
                 self.score, self.epochs = self.run.progress.best, self.run.progress.epoch
 
     def _begin(self) -> None:
-        made = make_job(self.name, self.train, self.options)
+        made = make_job(self.recipe, self.train, self.options)
         if not isinstance(made, Job):
             self.model = assemble(self.name, self.options, self.train, *made)
             parts, known = parts_from(*made), known_from(self.train)
@@ -121,7 +123,7 @@ class _Trial:
 
 
 def tune(
-    name: str,
+    recipe: Recipe,
     train: Interactions,
     valid: Holdout,
     *,
@@ -139,35 +141,35 @@ def tune(
     search with the best setting so far.
 
     Args:
-        name: of a recipe.
+        recipe: a name, or a function of your own.
         train: the training part of a split.
         valid: the part that settings are measured on.
         settings: number of settings to try.
         space: options to vary, each a list of choices or a pair (low, high) of numbers on a
-            logarithmic scale. None takes the recipe's own, `softdex.recipes.space(name)`.
+            logarithmic scale. None takes the recipe's own, `softdex.recipes.space(recipe)`.
         search_seed: of the choice of settings; `seed` is that of the training, as in `fit`.
         max_memory: bytes (or "4GB") that settings in training may hold together.
         fixed: options with one value in every setting, also if `space` has them.
     """
-    fixed = recipes.check_options(name, fixed)
+    name, fixed = recipes.entry(recipe).name, recipes.check_options(recipe, fixed)
     check_log("tune", train)
     if not isinstance(valid, Holdout) or not len(valid.targets.ids):
         raise SoftdexError("tune: expected a validation part with targets: valid= of a split.")
     if isinstance(settings, bool) or not isinstance(settings, int) or settings < 1:
         raise SoftdexError(f"tune: expected a number of settings >= 1, got {settings!r}.")
-    base = recipes.options(name) | fixed
+    base = recipes.options(recipe) | fixed
     if space is None:
-        idle = recipes.unread(name, base)
-        space = {option: s for option, s in recipes.space(name).items() if option not in idle}
+        idle = recipes.unread(recipe, base)
+        space = {option: s for option, s in recipes.space(recipe).items() if option not in idle}
     if not isinstance(space, Mapping):
         raise SoftdexError(f"tune: expected space={{option: [...]}}, got {space!r}.")
     space = {option: among for option, among in space.items() if option not in fixed}
     if not space:
         raise SoftdexError(f"tune: {name} has nothing to tune. Pass space={{option: [...]}}.")
-    space = _checked(name, base, space)
-    chosen = _spread(name, base, space, settings, search_seed)
+    space = _checked(recipe, base, space)
+    chosen = _spread(recipe, base, space, settings, search_seed)
     limit = None if max_memory is None else parse_bytes(max_memory)
-    trials = [_Trial(name, base | o, train, valid, len(chosen), limit) for o in chosen]
+    trials = [_Trial(recipe, base | o, train, valid, len(chosen), limit) for o in chosen]
     began = time.perf_counter()
     try:
         _halve(trials, max(int(t.options.get("epochs", 1)) for t in trials), began)
@@ -185,7 +187,7 @@ def tune(
     ]
     title = f"{name}: {len(rows)} settings in {time.perf_counter() - began:.1f} s"
     best = ranked[0]
-    idle = recipes.unread(name, best.options)
+    idle = recipes.unread(recipe, best.options)
     given = {o: best.options[o] for o in (*fixed, *space) if o not in idle}
     return Tuned(given, best.done(), best.score, Rows(title, rows))
 
@@ -211,36 +213,37 @@ def _halve(trials: list[_Trial], epochs: int, began: float) -> None:
         alive = best
 
 
-def _checked(name: str, base: Mapping[str, Any], space: Mapping[str, Any]) -> dict[str, Any]:
+def _checked(recipe: Recipe, base: Mapping[str, Any], space: Mapping[str, Any]) -> dict[str, Any]:
     """A space as plain values; wrong values, and options without an effect in any setting, are
     refused."""
-    whole = _whole(name)
+    whole = _whole(recipe)
     found: dict[str, Any] = {}
     for option, among in space.items():
         tried = _sample(option, among, whole.get(option, False))
-        tried = [recipes.check_options(name, {option: value})[option] for value in tried]
+        tried = [recipes.check_options(recipe, {option: value})[option] for value in tried]
         found[option] = tried if isinstance(among, list) else among
-    defaults = recipes.options(name)
+    defaults = recipes.options(recipe)
     used = {o for o in base if base[o] != defaults[o]} | found.keys()
-    for option, (by, values) in recipes.rules(name):
+    for option, (by, values) in recipes.rules(recipe):
         among = found.get(by, [base[by]])
         if option in used and not any(v in values for v in _sample(by, among, whole[by])):
             because = f"{by}={found.get(by, base[by])!r}"
+            name = recipes.entry(recipe).name
             raise SoftdexError(f"{name}: {option}= has no effect with {because}. Leave it out.")
     return found
 
 
-def _whole(name: str) -> dict[str, bool]:
+def _whole(recipe: Recipe) -> dict[str, bool]:
     """Which options are whole numbers."""
-    annotated = recipes.kinds(name)
+    annotated = recipes.kinds(recipe)
     return {n: fits(1, kind) and not fits(0.5, kind) for n, kind in annotated.items()}
 
 
 def _spread(
-    name: str, base: Mapping[str, Any], space: Mapping[str, Any], settings: int, seed: int
+    recipe: Recipe, base: Mapping[str, Any], space: Mapping[str, Any], settings: int, seed: int
 ) -> list[dict[str, Any]]:
     """Distinct settings spread evenly over a space; the defaults first if they lie in it."""
-    defaults, whole = recipes.options(name), _whole(name)
+    defaults, whole = recipes.options(recipe), _whole(recipe)
     first = {option: defaults[option] for option in space}
     found = [first] if all(_within(first[o], among) for o, among in space.items()) else []
     for point in qmc.Halton(len(space), seed=seed).random(settings - len(found)):
@@ -249,7 +252,7 @@ def _spread(
             for (option, among), at in zip(space.items(), point, strict=True)
         }
         for _ in space:  # options without an effect keep their defaults, so that settings differ
-            idle = recipes.unread(name, {**base, **setting})
+            idle = recipes.unread(recipe, {**base, **setting})
             setting |= {option: defaults[option] for option in space if option in idle}
         if setting not in found:
             found.append(setting)

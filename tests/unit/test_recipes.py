@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import softdex as sdx
 from softdex import recipes
+from softdex.encode.counting import Unpersonalised
+from softdex.options import positive
+from softdex.score.counting import Constant
 from softdex.solve.closed import neighbours
 from softdex.solve.closed.neighbours import cosine_neighbours
 
@@ -226,3 +230,33 @@ def test_a_mistake_is_told_under_the_name_that_was_asked_for(
 ) -> None:
     with pytest.raises(sdx.SoftdexError, match=f"^{words}"):
         sdx.fit(name, parts.train, **given)
+
+
+def scaled(
+    train: sdx.Interactions, *, scale: Annotated[float, positive] = 1.0
+) -> tuple[Unpersonalised, Constant]:
+    """Rank items by their number of events, times a scale.
+
+    Args:
+        scale: of the scores.
+    """
+    counts = torch.from_numpy(train.item_counts.astype(np.float32))
+    return Unpersonalised(), Constant(scale * counts)
+
+
+def test_a_function_is_a_recipe_whose_signature_is_checked(parts: sdx.Split) -> None:
+    model = sdx.fit(scaled, parts.train, valid=parts.valid, scale=2)
+    assert (model.recipe, model.options) == ("scaled", {"scale": 2.0})
+    assert dict(model.evaluate(parts.test)) == dict(
+        sdx.fit("popular", parts.train).evaluate(parts.test)
+    )
+    assert recipes.about(scaled) == "Rank items by their number of events, times a scale."
+    assert recipes.docs(scaled) == {"scale": "of the scores."}
+    for given, words in (
+        ({"scal": 2.0}, "scaled: unknown option 'scal'. Did you mean 'scale'"),
+        ({"scale": -1.0}, "scaled: expected scale > 0, got -1.0"),
+    ):
+        with pytest.raises(sdx.SoftdexError, match=words):
+            sdx.fit(scaled, parts.train, **given)
+    with pytest.raises(sdx.SoftdexError, match="expected the name of a recipe, or a function"):
+        sdx.fit(7, parts.train)  # type: ignore[arg-type]

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import softdex as sdx
 from softdex import recipes
+from softdex.encode.counting import Unpersonalised
 from softdex.errors import SoftdexError
 from softdex.messages import METRIC
+from softdex.score.counting import Constant
 from softdex.solve import loop
 from softdex.solve.closed import als
 from softdex.tune import Tuned, _spread, tune
@@ -27,7 +30,7 @@ def split() -> sdx.Split:
     return sdx.split.leave_last(world.interactions())
 
 
-def search(name: str, split: sdx.Split, **more: Any) -> Tuned:
+def search(name: recipes.Recipe, split: sdx.Split, **more: Any) -> Tuned:
     assert split.valid is not None
     return tune(name, split.train, split.valid, **more)
 
@@ -358,3 +361,16 @@ def test_numbers_of_a_space_become_what_the_option_is(split: sdx.Split) -> None:
     space = {"temperature": [1, 2]}
     result = search("ssm", split, space=space, dim=4, epochs=1, negatives=20, device="cpu")
     assert type(result.options["temperature"]) is float
+
+
+def test_a_function_can_be_tuned_like_a_recipe(split: sdx.Split) -> None:
+    def liked(train: sdx.Interactions, *, power: float = 1.0) -> Any:
+        """Rank items by a power of their number of events."""
+        counts = torch.from_numpy(train.item_counts.astype(np.float32))
+        return Unpersonalised(), Constant(counts**power)
+
+    found = search(liked, split, settings=2, space={"power": [1.0, -1.0]})
+    assert found.options == {"power": 1.0}
+    assert found.model.recipe == "liked"
+    with pytest.raises(sdx.SoftdexError, match="liked has nothing to tune"):
+        search(liked, split, settings=2)

@@ -12,6 +12,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
 from softdex.data.interactions import Interactions
@@ -115,7 +116,7 @@ def docs(recipe: Recipe) -> dict[str, str]:
     """What each option of a recipe means, by its docstring and those of its dataclasses."""
     function = entry(recipe).function
     parameters = inspect.signature(function).parameters.values()
-    holders = [type(p.default) for p in parameters if hasattr(p.default, "__dataclass_fields__")]
+    holders = [type(p.default) for p in parameters if is_dataclass(p.default)]
     found: dict[str, str] = {}
     for holder in (function, *holders):
         text = inspect.getdoc(holder) or ""

@@ -166,7 +166,7 @@ class Descent(NamedTuple):
         draws = negatives.draws or max(1, min(log.num_items, SCORES_AT_A_TIME // batch))
         weights += 0 if negatives.draws else weights // 3  # all items: a dense gradient
         rows = batch * (2 + targets) + draws * (1 if negatives.shared else batch)
-        past += held + batch * draws * int(getattr(self.scorer, "pair_bytes", 0))
+        past += held + batch * draws * int(self.parts.scorer.pair_bytes)
         dim = max(t.dim for t in tables)
         copies = 5 if self.training.per_row else 6
         return copies * weights + past + 24 * len(log) + 4 * (5 * batch * draws + 6 * rows * dim)
