@@ -252,11 +252,11 @@ def test_a_function_is_a_recipe_whose_signature_is_checked(parts: sdx.Split) -> 
     )
     assert recipes.about(scaled) == "Rank items by their number of events, times a scale."
     assert recipes.docs(scaled) == {"scale": "of the scores."}
-    for given, words in (
+    for wrong, words in (
         ({"scal": 2.0}, "scaled: unknown option 'scal'. Did you mean 'scale'"),
         ({"scale": -1.0}, "scaled: expected scale > 0, got -1.0"),
     ):
         with pytest.raises(sdx.SoftdexError, match=words):
-            sdx.fit(scaled, parts.train, **given)
+            sdx.fit(scaled, parts.train, **wrong)
     with pytest.raises(sdx.SoftdexError, match="expected the name of a recipe, or a function"):
         sdx.fit(7, parts.train)  # type: ignore[arg-type]
