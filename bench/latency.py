@@ -47,7 +47,9 @@ def measured(model: sdx.Retriever, items: int) -> dict[str, Any]:
     return {
         "single, median ms": round(statistics.median(each) * 1e3, 3),
         "single, 95 % ms": round(float(np.quantile(each, 0.95)) * 1e3, 3),
-        "many at once, a second": round(MANY / seconds(lambda: model.recommend(history=histories))),
+        "many at once, per second": round(
+            MANY / seconds(lambda: model.recommend(history=histories))
+        ),
     }
 
 

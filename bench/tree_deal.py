@@ -18,7 +18,7 @@ from _options import parser, run
 from softdex.index.tree.deal import RULES, deal
 
 PROBLEMS = {  # groups, columns per group, room per column, whether items agree
-    "16 leaves a node": (20, 16, 1, False),
+    "16 leaves per node": (20, 16, 1, False),
     "16 nodes of 8": (5, 16, 8, False),
     "232 nodes of 16": (1, 232, 16, False),
     "232 nodes of 16, many want the same": (1, 232, 16, True),

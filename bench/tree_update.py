@@ -72,7 +72,7 @@ def measured(items: int, each: int) -> dict[str, Any]:
         began = synchronised()
         found = relearn(index, feed, trainer.optimizers[0], how, trainer.generator)
         figures[f"{rule} s"] = round(synchronised() - began, 2)
-        figures[f"{rule}, gain an instance"] = found["gain"]
+        figures[f"{rule}, gain per instance"] = found["gain"]
         print(f"{items:,} items, {each} each: {figures}", file=sys.stderr, flush=True)
     figures["evaluations"] = feed.size * wide
     figures["evaluations s"] = round(each_s * feed.size, 2)
