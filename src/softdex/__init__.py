@@ -12,6 +12,7 @@ from softdex.errors import ArtifactError, DataError, ShapeError, SoftdexError
 from softdex.evaluate.result import Result
 from softdex.fit import fit
 from softdex.machine import set_threads
+from softdex.model.from_torch import from_torch
 from softdex.model.kinds import register
 from softdex.model.recommendations import Recommendations
 from softdex.model.retriever import Retriever
@@ -34,6 +35,7 @@ __all__ = [
     "Tuned",
     "compare",
     "fit",
+    "from_torch",
     "load",
     "read",
     "recipes",
