@@ -57,7 +57,7 @@ class Learned(nn.Module):
 
     def all(self) -> Tensor:
         """Return all vectors, for objectives that sum over them."""
-        return self(slice(None))  # type: ignore[no-any-return]
+        return self(slice(None))
 
     def bag(self, ids: Tensor, weight: Tensor) -> Tensor:
         """Return weighted sums (B, D) of vectors: ids (B, L), -1 for none, weights (B, L)."""
@@ -73,14 +73,15 @@ class Learned(nn.Module):
         last = self._rows - 1
         where = f"item vectors: {type(self.source).__name__}"
         try:
-            found: Any = self(torch.tensor([0, last], device=self.device))
-        except (RuntimeError, IndexError, TypeError, ValueError, AttributeError) as error:
+            found: Any = self._made(torch.tensor([0, last], device=self.device))
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
             raise ShapeError(
                 f"{where} failed on the ids 0 and {last} ({error}). Give a module that makes "
                 "vectors (..., D) of ids (...,), and the num_items= that it knows."
             ) from None
-        if found.ndim != 2 or len(found) != 2:
-            raise ShapeError(f"{where} made {tuple(found.shape)} of 2 ids. Expected (2, D).")
+        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2:
+            raise ShapeError(f"{where} made {shape} of 2 ids. Expected (2, D).")
         return int(found.shape[1])
 
     def _made(self, ids: Tensor) -> Tensor:
@@ -88,7 +89,7 @@ class Learned(nn.Module):
         for module in modes:
             module.training = False
         try:
-            return self.source(ids)  # type: ignore[no-any-return]
+            return self.source(ids)
         finally:
             for module, mode in modes.items():
                 module.training = mode

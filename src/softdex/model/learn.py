@@ -183,9 +183,9 @@ def _zero_untrained(scorer: nn.Module, trainer: Trainer, item_counts: np.ndarray
 def _materialised(parts: Parts) -> Parts:
     """Materialise what stands for a table as one, for serving; feature towers stay for new items
     and users."""
-    encoder, scorer = parts.encoder, parts.index.scorer
+    encoder: Any = parts.encoder
     known: dict[int, Table] = {}
-    for part in (scorer, encoder):
+    for part in (parts.index.scorer, encoder):
         for name, made in list(part.named_children()):
             if isinstance(made, Tower | Learned):
                 known.setdefault(id(made), _table(made))
