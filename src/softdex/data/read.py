@@ -52,7 +52,8 @@ def read(
             - an iterable of `(user, item[, time[, weight]])` tuples.
         user, item: the id columns, by name, or by number in a file without header. By default they
             are found by their usual names (`user_id`, `movieId`, ...).
-        time: what orders a user's events: numbers in any unit, or dates. False ignores it.
+        time: what orders a user's events: numbers in any unit, or dates. By default found by its
+            usual name, else by what it holds. False ignores it.
         rating: how much the user liked the item; only used to filter (`min_rating`). False
             ignores it.
         weight: how much an event counts in training; at least 0. False ignores it.
