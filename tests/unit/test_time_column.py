@@ -84,7 +84,7 @@ def test_of_several_columns_that_tell_when_none_is_guessed() -> None:
 
 
 def test_a_null_in_the_only_time_is_refused_rather_than_the_time_left_out() -> None:
-    with pytest.raises(DataError, match="no value in column 'seen': row 2.*time=False"):
+    with pytest.raises(DataError, match=r"no value in column 'seen': row 2.*time=False"):
         sdx.read(PAIRS | {"seen": [*DAYS[:2], None]})
 
 
