@@ -35,7 +35,8 @@ class LogOptions:
     """A log, its split and its evaluation: a field named as in the config sets the same there."""
 
     source: Annotated[
-        str | None, typer.Argument(help="Log: CSV, TSV, .inter, JSON lines, Parquet, zip, a folder or a glob.")
+        str | None,
+        typer.Argument(help="Log: CSV, TSV, .inter, JSON lines, Parquet, zip, a folder or a glob."),
     ] = None
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="TOML file with the same arguments.")

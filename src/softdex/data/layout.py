@@ -120,6 +120,7 @@ def _first_lines(path: Path, encoding: str) -> list[str]:
         head = file.read(HEAD_BYTES)
         wide = codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
         text = head.decode(encoding, errors="replace").lstrip("\ufeff")
+        text = text.encode(errors="replace").decode()  # some encodings make half characters
     if b"\0" in head and not wide:
         hint = (
             " It starts like UTF-16: pass encoding='utf-16'."
