@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import qmc
 
 from softdex import recipes
 from softdex.data.holdout import Holdout
@@ -245,6 +244,8 @@ def _spread(
     """Distinct settings spread evenly over a space; the defaults first if they lie in it."""
     defaults, whole = recipes.options(recipe), _whole(recipe)
     first = {option: defaults[option] for option in space}
+    from scipy.stats import qmc  # takes a while to import
+
     found = [first] if all(_within(first[o], among) for o, among in space.items()) else []
     for point in qmc.Halton(len(space), seed=seed).random(settings - len(found)):
         setting = {
