@@ -61,7 +61,7 @@ OBJECTS = {
     "set_threads": "softdex.machine",
     "tune": "softdex.tune",
 }
-__all__ = sorted(MODULES | OBJECTS)  # noqa: PLE0605
+__all__ = sorted(MODULES | OBJECTS)
 
 
 class _Package(ModuleType):

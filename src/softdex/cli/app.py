@@ -81,7 +81,6 @@ def load(name: str) -> Any:
 def everywhere(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options --quiet, --verbose and --threads of the app."""
 
-    @functools.wraps(command)
     def called(
         *, quiet: Quiet = False, verbose: Verbose = False, threads: Threads = None, **given: Any
     ) -> None:
@@ -89,10 +88,10 @@ def everywhere(command: Callable[..., None]) -> Callable[..., None]:
         with volume(quiet=quiet, verbose=verbose):
             command(**given)
 
-    added = inspect.signature(called, follow_wrapped=False, eval_str=True).parameters.values()
-    shared = [p for p in added if p.kind is p.KEYWORD_ONLY]
+    *added, _ = inspect.signature(called, eval_str=True).parameters.values()
     own = inspect.signature(command, eval_str=True)
-    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in own.parameters.values()] + shared
+    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in own.parameters.values()] + added
+    functools.update_wrapper(called, command)
     called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {p.name: p.annotation for p in parameters}
     return called
