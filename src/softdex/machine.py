@@ -32,8 +32,12 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
-        meant = " Did you mean 'cuda'?" if name.lower().startswith(("gpu", "cuda", "nvidia")) else ""
-        raise SoftdexError(f"device: expected 'auto', 'cpu', 'cuda' or 'cuda:1', got {name!r}.{meant}")
+        meant = (
+            " Did you mean 'cuda'?" if name.lower().startswith(("gpu", "cuda", "nvidia")) else ""
+        )
+        raise SoftdexError(
+            f"device: expected 'auto', 'cpu', 'cuda' or 'cuda:1', got {name!r}.{meant}"
+        )
     device = torch.device(name)
     try:
         torch.empty(1, device=device)

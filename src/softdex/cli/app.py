@@ -31,9 +31,9 @@ Threads = Annotated[int | None, typer.Option(help="Number of CPU threads to use.
 class Commands(TyperGroup):
     """Commands that are imported when they are called; `--help` only reads their docstrings."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The names, in the order of a first session."""
-        return list(COMMANDS)
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command as `--help` lists it."""
