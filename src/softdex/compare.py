@@ -23,7 +23,7 @@ from softdex.evaluate.result import Result, above_others, best_of
 from softdex.files import save_text
 from softdex.fit import check_log, fit
 from softdex.index.contract import MAX_MEMORY
-from softdex.messages import say
+from softdex.messages import at_volume, say
 from softdex.model.card import versions
 from softdex.model.retriever import Retriever
 from softdex.tables import Rows
@@ -137,6 +137,7 @@ class Comparison:
         save_text(Path(path), page)
 
 
+@at_volume
 def compare(
     log: Interactions | Split,
     recipes: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
@@ -149,6 +150,8 @@ def compare(
     ideal: str | None = None,
     max_memory: int | str = MAX_MEMORY,
     extra: Columns | None = None,
+    quiet: bool = False,
+    verbose: bool = False,
 ) -> Comparison:
     """Train recipes on one split, in the order given, and evaluate them on its test part.
 
@@ -164,6 +167,7 @@ def compare(
         k, index, empty, repeats, ideal, max_memory: as in `Retriever.evaluate`.
         extra: called with each trained model and its result; returns further columns of the
             leaderboard.
+        quiet, verbose: print warnings only, or every epoch too.
     """
     limit = math.inf if budget is None else parse_seconds(budget)
     rules = {"k": k, "index": index, "empty": empty, "repeats": repeats, "ideal": ideal}

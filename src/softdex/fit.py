@@ -13,6 +13,7 @@ from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.errors import DataError, SoftdexError
 from softdex.machine import parse_bytes
+from softdex.messages import at_volume
 from softdex.model.learn import assemble, learn
 from softdex.model.retriever import Retriever
 from softdex.model.saving import load
@@ -22,6 +23,7 @@ from softdex.recipes.catalogue import kinds as recipe_kinds
 from softdex.solve.loop import Job
 
 
+@at_volume
 def fit(
     recipe: Recipe,
     train: Interactions,
@@ -32,6 +34,8 @@ def fit(
     folder: str | Path | None = None,
     resume: bool = False,
     max_memory: int | str | None = None,
+    quiet: bool = False,
+    verbose: bool = False,
     **given: Any,
 ) -> Retriever:
     """Train a recipe and return a model that recommends.
@@ -46,6 +50,7 @@ def fit(
         folder: where checkpoints and the training log are written; None writes nothing.
         resume: continue from the checkpoint in `folder`; on a CPU the model is bit-identical.
         max_memory: bytes (or "4GB"); a training that needs more is refused before it starts.
+        quiet, verbose: print warnings only, or every epoch too.
         given: options of the recipe; `softdex recipes NAME` lists them.
 
     Example:
