@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from softdex.evaluate.result import Result as Result
     from softdex.fit import fit as fit
     from softdex.machine import set_threads as set_threads
+    from softdex.model.from_torch import from_torch as from_torch
     from softdex.model.kinds import register as register
     from softdex.model.recommendations import Recommendations as Recommendations
     from softdex.model.retriever import Retriever as Retriever
@@ -55,6 +56,7 @@ OBJECTS = {
     "Tuned": "softdex.tune",
     "compare": "softdex.compare",
     "fit": "softdex.fit",
+    "from_torch": "softdex.model.from_torch",
     "load": "softdex.model.saving",
     "read": "softdex.data.read",
     "register": "softdex.model.kinds",

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from softdex.data.ragged import Ragged
-from softdex.encode.table import Table, Version
+from softdex.encode.table import Table
+from softdex.encode.version import Version
 from softdex.shapes import DOUBLES, FLOATS, Layout, Sizes, Tensors, arguments, kept
 from softdex.solve.closed.normal_equations import (
     Shared,
