@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pyarrow as pa
 import torch
 
 from softdex.errors import SoftdexError
+
+UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
+DURATION = re.compile("".join(rf"(?:(\d+(?:\.\d+)?)\s*{unit}\s*)?" for unit in UNITS))
 
 
 def set_threads(n: int) -> None:
@@ -67,3 +71,29 @@ def parse_bytes(size: int | str) -> int:
     if size < 2**20:
         raise SoftdexError(f"max_memory: expected at least 1 MiB, got {size} bytes.")
     return size
+
+
+def parse_seconds(where: str, time: float | str) -> float:
+    """A number of seconds, from a number or a time such as "10m" or "1h30m".
+
+    Example:
+        >>> parse_seconds("compare: budget", "1h30m")
+        5400.0
+    """
+    found = math.nan
+    if isinstance(time, str):
+        parts = DURATION.fullmatch(time.strip())
+        if parts:
+            found = sum(
+                float(n) * u for n, u in zip(parts.groups("0"), UNITS.values(), strict=True)
+            )
+        elif re.fullmatch(r"\d+(\.\d+)?", time.strip()):
+            found = float(time)
+    elif isinstance(time, (int, float)) and not isinstance(time, bool):
+        found = float(time)
+    if not 0 < found < math.inf:
+        raise SoftdexError(
+            f"{where}: expected a positive number of seconds or a time such as '10m' or '1h30m', "
+            f"got {time!r}."
+        )
+    return found

@@ -70,7 +70,7 @@ def at_volume(function: Callable[P, T]) -> Callable[P, T]:
 
 def progress(steps: Iterable[T], what: str, total: int) -> Iterator[T]:
     """Iterate with a progress bar, if standard error is a terminal."""
-    if not _has_bars():
+    if not has_bars():
         yield from steps
         return
     from rich.console import Console  # takes a while
@@ -92,7 +92,8 @@ def say_if_compiling(function: Any, what: str) -> None:
         say(f"compiling {what} for this machine, once (a few seconds; cached on disk)")
 
 
-def _has_bars() -> bool:
+def has_bars() -> bool:
+    """Whether progress is shown: on a terminal, unless quiet."""
     return sys.stderr.isatty() and not is_quiet()
 
 
@@ -119,7 +120,7 @@ def ticker(
     def tell(record: dict[str, Any]) -> None:
         say(f"{what}: {_sentence(record)}", logging.DEBUG, quiet=quiet)
 
-    if quiet or not _has_bars():
+    if quiet or not has_bars():
         yield tell
         return
     from rich.console import Console  # takes a while

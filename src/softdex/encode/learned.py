@@ -57,7 +57,7 @@ class Learned(nn.Module):
 
     def all(self) -> Tensor:
         """Return all vectors, for objectives that sum over them."""
-        return self(slice(None))  # type: ignore[no-any-return]
+        return self(slice(None))
 
     def bag(self, ids: Tensor, weight: Tensor) -> Tensor:
         """Return weighted sums (B, D) of vectors: ids (B, L), -1 for none, weights (B, L)."""
@@ -88,7 +88,7 @@ class Learned(nn.Module):
         for module in modes:
             module.training = False
         try:
-            return self.source(ids)  # type: ignore[no-any-return]
+            return self.source(ids)
         finally:
             for module, mode in modes.items():
                 module.training = mode

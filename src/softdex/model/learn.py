@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from softdex.model.retriever import Retriever
 from softdex.model.start import take_over
 from softdex.shapes import not_finite
 from softdex.solve.checkpoint import Checkpointer
-from softdex.solve.loop import Job, Measure, Outcome, Run, Trainer
+from softdex.solve.loop import Job, Listen, Measure, Outcome, Run, Trainer
 
 CUTOFF = 20
 MEASURED_USERS = 2000  # of the holdout, after each epoch
@@ -49,6 +50,8 @@ def learn(
     folder: Path | None = None,
     resume: bool = False,
     max_memory: int | None = None,
+    until: float = math.inf,
+    listen: Listen | None = None,
 ) -> Retriever:
     """Train a job on a log and return the model of its best epoch.
 
@@ -61,6 +64,8 @@ def learn(
         folder: where checkpoints and the training log are written; None writes nothing.
         resume: continue from the checkpoint in `folder`.
         max_memory: bytes; a training that needs more is refused before it starts.
+        until: moment of the monotonic clock at which the training stops.
+        listen: called with the record of each epoch instead of printing it.
     """
     card = Card(recipe, options, log.sha256, log.card)
     check_finite(card, made.encoder, made.scorer)
@@ -80,8 +85,8 @@ def learn(
             "device": where.type,
         }
         checkpointer = Checkpointer(folder, plain(identity), resume=resume)
-    run = begin(card, made, log, valid, checkpointer=checkpointer)
-    run.advance(made.schedule.epochs)
+    run = begin(card, made, log, valid, checkpointer=checkpointer, listen=listen)
+    run.advance(made.schedule.epochs, until=until)
     return finish(card, run, log)
 
 
@@ -93,11 +98,12 @@ def begin(
     *,
     checkpointer: Checkpointer | None = None,
     quiet: bool = False,
+    listen: Listen | None = None,
 ) -> Run:
     """Start a run, to be measured on a holdout after each epoch; advance it, then `finish` it."""
     made.encoder.eval()
     made.scorer.eval()
-    run = Run(made, log, checkpointer=checkpointer, quiet=quiet)
+    run = Run(made, log, checkpointer=checkpointer, quiet=quiet, listen=listen)
     if valid is not None:
         parts = parts_from(made.encoder, made.scorer, run.trainer.searched())
         run.measure = measurer(card.recipe, parts, known_from(log), valid)
@@ -183,7 +189,8 @@ def _zero_untrained(scorer: nn.Module, trainer: Trainer, item_counts: np.ndarray
 def _materialised(parts: Parts) -> Parts:
     """Materialise what stands for a table as one, for serving; feature towers stay for new items
     and users."""
-    encoder, scorer = parts.encoder, parts.index.scorer
+    encoder: Any = parts.encoder
+    scorer: Any = parts.index.scorer
     known: dict[int, Table] = {}
     for part in (scorer, encoder):
         for name, made in list(part.named_children()):
@@ -205,4 +212,5 @@ def _table(made: Tower | Learned) -> Table:
 def _record(outcome: Outcome) -> dict[str, Any]:
     """Return the record of a run for the card, without times: equal runs write equal files."""
     history = [{n: v for n, v in r.items() if n != "seconds"} for r in outcome.history]
-    return {"best_epoch": outcome.best_epoch + 1, "history": history}
+    record = {"best_epoch": outcome.best_epoch + 1, "history": history}
+    return {**record, "cut": True} if outcome.cut else record
