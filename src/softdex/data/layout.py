@@ -58,13 +58,14 @@ class Layout:
         return any(_is_number(cell) for row in self.sample for cell in row)
 
 
-def guess_layout(path: Path, separator: str | None, encoding: str) -> Layout:
+def guess_layout(path: Path, separator: str | None, encoding: str, least: int = 2) -> Layout:
     """Guess the layout of a file from its first lines.
 
     Args:
         path: the file, compressed or not.
         separator: what separates the columns; None guesses it.
         encoding: of the file.
+        least: fewest columns that the file may have.
     """
     if separator is not None and not _can_separate(separator):
         raise DataError(f"read: separator={separator!r}. Expected one or more characters.")
@@ -75,7 +76,7 @@ def guess_layout(path: Path, separator: str | None, encoding: str) -> Layout:
         separator = _guess_separator(lines[:100])
     rows = [_split(line, separator) for line in lines[:1000]]
     first = [cell.strip() for cell in rows[0]]
-    if len(first) == 1:
+    if len(first) < least:
         raise DataError(
             f"read: {path} has one column ({first[0][:40]!r}). Expected at least a user and an "
             "item column. If another character separates them, name it: read(separator=...)."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -191,18 +190,21 @@ def open_source(source: Any, separator: str | None, encoding: str) -> Source:
 
 
 def _from_places(places: list[Place], separator: str | None, encoding: str) -> Source:
-    paths = [place.path for place in places]
-    label = str(paths[0]) if len(paths) == 1 else f"{len(paths)} files ({paths[0]}, ...)"
-    parts = [_open(path, separator, encoding) for path in paths]
+    label = str(places[0].path)
+    if len(places) > 1:
+        label = f"{len(places)} files ({label}, ...)"
+    parts = [_open(place, separator, encoding) for place in places]
     return _joined(label, parts, [place.constants for place in places])
 
 
-def _open(path: Path, separator: str | None, encoding: str) -> Part:
+def _open(place: Place, separator: str | None, encoding: str) -> Part:
+    path = place.path
     if is_columnar(path):
         return open_columnar(path)
     if is_json(path):
         return open_json(path, encoding)
-    return Delimited(guess_layout(path, separator, encoding))
+    least = 1 if place.constants else 2  # the other column may be in the name of its folder
+    return Delimited(guess_layout(path, separator, encoding, least))
 
 
 def _joined(label: str, parts: Sequence[Part], constants: list[dict[str, str | None]]) -> Source:
