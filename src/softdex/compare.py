@@ -14,14 +14,15 @@ from typing import Any, Literal, final
 
 from softdex import recipes as catalogue
 from softdex.data import split as splits
+from softdex.data.expect import expect, expect_log
 from softdex.data.holdout import Split
 from softdex.data.interactions import Interactions
-from softdex.errors import DataError, SoftdexError, choose
+from softdex.errors import SoftdexError, choose
 from softdex.evaluate import report
 from softdex.evaluate.evaluate import check_rules
 from softdex.evaluate.result import Result, above_others, best_of
 from softdex.files import save_text
-from softdex.fit import check_log, fit
+from softdex.fit import fit
 from softdex.index.contract import MAX_MEMORY
 from softdex.messages import say
 from softdex.model.card import versions
@@ -171,7 +172,7 @@ def compare(
     options = check_recipes(recipes)
     check_rules(rules)
     whole, split = (log.train, log) if isinstance(log, Split) else (log, _split(log))
-    check_log("compare", split.train)
+    expect_log("compare", split.train)
     check_rules(rules, split.train.num_items)
     found, began = Comparison(whole, split, options), time.perf_counter()
     for name in options:
@@ -259,12 +260,8 @@ def _add(found: Comparison, name: str, rules: Mapping[str, Any], extra: Columns 
 
 def _split(log: Any) -> Split:
     """Split a log by the rule that suits it."""
-    if not isinstance(log, Interactions):
-        raise DataError(
-            f"compare: expected a log or a split, got {type(log).__name__}. Read a log first: "
-            "sdx.read(...)."
-        )
-    check_log("compare", log)
+    expect((Interactions, Split), "compare", log)
+    expect_log("compare", log)
     name, why = splits.default_name(log)
     say(f"split: {name}, because {why}; pass a split to choose another")
     return splits.by_name(name, log)
