@@ -9,6 +9,7 @@ from softdex.data.holdout import Holdout, Split
 from softdex.data.interactions import Interactions
 from softdex.data.read import read
 from softdex.errors import ArtifactError, DataError, ShapeError, SoftdexError
+from softdex.evaluate.lists import evaluate
 from softdex.evaluate.result import Result
 from softdex.fit import fit
 from softdex.machine import set_threads
@@ -33,6 +34,7 @@ __all__ = [
     "Split",
     "Tuned",
     "compare",
+    "evaluate",
     "fit",
     "load",
     "read",

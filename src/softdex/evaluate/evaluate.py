@@ -17,6 +17,7 @@ from softdex.messages import progress
 from softdex.options import check, kinds
 
 WORDS = {**CONVENTIONS, "index": ("served", "exact", "both")}
+OF_MODELS = {"leak": ("refuse", "allow"), "known_users": ("history", "trained")}
 REPORTED = (*METRICS, "coverage")
 
 MOST_K = 1000  # cut-offs up to here are fine in smaller catalogues, too
@@ -100,12 +101,13 @@ def _metric(name: str) -> str:
 
 
 def check_rules(given: Mapping[str, Any], num_items: int | None = None) -> None:
-    """Refuse arguments of `evaluate`, and `max_memory`, that make no sense, before any work."""
+    """Refuse arguments of `Retriever.evaluate` that make no sense, before any work."""
     known = {
         name: kind for name, kind in kinds(evaluate).items() if name in ("k", "metrics", *WORDS)
     }
-    check("evaluate", known | {"max_memory": int | str}, given)
-    for name, words in WORDS.items():
+    known |= dict.fromkeys(OF_MODELS, str) | {"max_memory": int | str}
+    check("evaluate", known, given)
+    for name, words in (WORDS | OF_MODELS).items():
         if given.get(name) is not None:
             choose("evaluate", f"value of {name}", given[name], words)
     for name in as_names(given.get("metrics") or ()):

@@ -10,7 +10,6 @@ from softdex.data.ragged import Ragged
 from softdex.errors import DataError
 from softdex.model.card import Card, card_of
 
-LEAK = ("refuse", "allow")
 ALLOW = (
     "Train on the train part of the split that the holdout is of, or pass leak='allow' to measure "
     "all the same."

@@ -12,20 +12,19 @@ from softdex.data.keys import as_list
 from softdex.data.ragged import Ragged
 from softdex.encode.contract import Encoder
 from softdex.encode.counting import Unpersonalised
-from softdex.errors import SoftdexError, choose
-from softdex.evaluate.evaluate import Search, evaluate
+from softdex.errors import SoftdexError
+from softdex.evaluate.evaluate import Search, check_rules, evaluate
 from softdex.evaluate.result import Result
 from softdex.index.contract import MAX_MEMORY, Filter, Index
 from softdex.machine import parse_bytes
 from softdex.model.asking import batch_size, events, query, whole
-from softdex.model.honest import LEAK, audit
+from softdex.model.honest import audit
 from softdex.solve.closed.fold_in import FoldIn
 
 if TYPE_CHECKING:
     from softdex.model.retriever import Retriever
 
 MOST_PLACES = 1000  # of a list that `evaluate` ranks, or as many as there are items
-KNOWN_USERS = ("history", "trained")
 
 
 def evaluated(
@@ -39,8 +38,7 @@ def evaluated(
     **rules: Any,
 ) -> Result:
     """Return the metrics of a model on a holdout; see `Retriever.evaluate`."""
-    choose("evaluate", "value of leak", leak, LEAK)
-    choose("evaluate", "value of known_users", known_users, KNOWN_USERS)
+    check_rules({"leak": leak, "known_users": known_users})
     model.check(holdout)
     notes = [*model.card.warnings, *audit("evaluate", model.card, model.seen, holdout, leak)]
     limit, cutoffs = parse_bytes(max_memory), [whole("evaluate", c) for c in as_list(k)]
