@@ -33,8 +33,8 @@ class Card:
             keep the order of their rows, and some recipes train on that order.
         split: card of the split that the log is the training part of, or None.
         metrics: metrics per part of the split: `metrics["valid"]["recall@20"]`.
-        training: `best_epoch`, counted from 1, and `history`, one record per epoch. None for
-            recipes that are solved in one step.
+        training: `best_epoch`, counted from 1, `history`, one record per epoch, and `cut` if time
+            ended it. None for recipes that are solved in one step.
         refitted: whether the model was trained again on train and validation together.
         selected: identity of the holdout that the epoch or the options were chosen by, "" if there
             was none. None in files of earlier versions, whose hashes cannot be compared with ours.

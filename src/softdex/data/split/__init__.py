@@ -39,7 +39,9 @@ __all__ = [
 
 GENERAL = (per_user, leave_last, by_user, global_time, given, next_item)
 PUBLISHED = (lightgcn, rg, fastvae, xir, dtr)
-SPLITS: dict[str, Callable[..., Split]] = {f.__name__: f for f in (*GENERAL, *PUBLISHED)}
+SPLITS: dict[str, Callable[..., Split]] = {f.__name__: f for f in (*GENERAL, *PUBLISHED)} | {
+    "random": per_user
+}
 
 
 def by_name(name: str, log: Interactions, **arguments: Any) -> Split:
