@@ -126,3 +126,28 @@ def test_recipes_that_read_sets_and_logs_with_time_say_nothing(parts: sdx.Split)
     assert sdx.fit("ssm", untimed, dim=4, epochs=1, device="cpu").card.warnings == ()
     timed = sdx.fit("sasrec", parts.train, dim=4, hidden=4, epochs=1, device="cpu")
     assert timed.card.warnings == ()
+
+
+def test_the_error_of_clicks_is_over_sessions(log: sdx.Interactions) -> None:
+    """Clicks of a session are alike: drawing sessions again and again shows the error of the mean."""
+    split = sdx.split.next_item(log, order="random")
+    result = sdx.fit("item_cf", split.train).evaluate(split.test, 5)
+    values, users = result.per_user["recall@5"].astype(float), result.users
+    sessions = [values[users == user] for user in np.unique(users)]
+    draw = np.random.default_rng(0)
+    means = []
+    for _ in range(2000):
+        drawn = [sessions[n] for n in draw.integers(len(sessions), size=len(sessions))]
+        means.append(np.concatenate(drawn).mean())
+    assert result.standard_error("recall@5") == pytest.approx(np.std(means), rel=0.15)
+    assert f"{len(sessions)} users asked {len(users)} times, next_item split" in str(result)
+    rival = sdx.fit("popular", split.train).evaluate(split.test, 5)
+    gap = next(row for row in result.compare(rival) if row["metric"] == "recall@5")
+    theirs = [rival.per_user["recall@5"].astype(float)[users == user] for user in np.unique(users)]
+    differences = []
+    for _ in range(2000):
+        drawn = draw.integers(len(sessions), size=len(sessions))
+        total = sum((sessions[n] - theirs[n]).sum() for n in drawn)
+        differences.append(total / sum(len(sessions[n]) for n in drawn))
+    low, high = np.quantile(differences, (0.025, 0.975))
+    assert (gap["low"], gap["high"]) == pytest.approx((low, high), abs=0.15 * (high - low))

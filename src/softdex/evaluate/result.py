@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from softdex.data.arrow import to_pandas
 from softdex.data.card import Card
+from softdex.data.expect import expect
 from softdex.data.keys import Keys
 from softdex.errors import SoftdexError, UnknownName, choose, did_you_mean
 from softdex.evaluate.metrics import METRICS
@@ -66,18 +68,32 @@ class Result(Mapping[str, float]):
         return 20 if 20 in self.cutoffs else self.cutoffs[len(self.cutoffs) // 2]
 
     def standard_error(self, name: str) -> float:
-        """Return the standard error of a mean over users; NaN for metrics that are not means."""
-        values = self.per_user.get(name)
-        if values is None or len(values) < 2:
+        """Return the standard error of a mean over users; NaN for metrics that are not means.
+
+        Where a user is asked several times (`split.next_item`), users are drawn, not questions.
+        """
+        values, (place, count) = self.per_user.get(name), self._asked
+        if values is None or count < 2:
             return math.nan
-        return float(values.std(ddof=1) / math.sqrt(len(values)))
+        if count == len(values):
+            return float(values.std(ddof=1) / math.sqrt(count))
+        gaps = np.bincount(place, values - values.mean(dtype=np.float64))
+        return float(math.sqrt(count / (count - 1) * (gaps**2).sum()) / len(values))
+
+    @cached_property
+    def _asked(self) -> tuple[np.ndarray, int]:
+        """The place of each row's user among the users asked, and their number."""
+        users, place = np.unique(self.users, return_inverse=True)
+        return place, len(users)
 
     def __str__(self) -> str:
         names = list(dict.fromkeys(name.split("@")[0] for name in self))
         header = ["", *(f"@{k}" for k in self.cutoffs)]
-        rows = [[name, *(self.shown(f"{name}@{k}") for k in self.cutoffs)] for name in names]
-        title = f"{len(self.users):,} users, {self.card.name} split {self.card.sha256[:8]}"
-        return "\n".join([render(title, header, rows), *(f"note: {note}" for note in self.notes)])
+        lines = [[name, *(self.shown(f"{name}@{k}") for k in self.cutoffs)] for name in names]
+        rows, count = len(self.users), self._asked[1]
+        who = f"{count:,} users" if count == rows else f"{count:,} users asked {rows:,} times"
+        title = f"{who}, {self.card.name} split {self.card.sha256[:8]}"
+        return "\n".join([render(title, header, lines), *(f"note: {note}" for note in self.notes)])
 
     __repr__ = __str__
 
@@ -123,11 +139,7 @@ class Result(Mapping[str, float]):
         Both results must come from the same split. Returns one row per metric: the `difference` of
         the means, the bounds `low` and `high` of its 95 % interval, and a two-sided `p`.
         """
-        if not isinstance(other, Result):
-            raise SoftdexError(
-                f"compare: expected a result, got {type(other).__name__}. Evaluate it first: "
-                "model.evaluate(test)."
-            )
+        expect(Result, "compare", other)
         if self.card.sha256 != other.card.sha256 or not np.array_equal(self.users, other.users):
             raise SoftdexError(
                 "compare: expected results of the same users and split. Evaluate both models on "
@@ -136,13 +148,11 @@ class Result(Mapping[str, float]):
         names = [n for n in self.per_user if n in other.per_user]
         gaps = np.stack([self.per_user[n] - other.per_user[n] for n in names]).astype(np.float64)
         generator = np.random.default_rng(seed)
-        n = gaps.shape[1]
-        means = np.stack(
-            [
-                gaps @ np.bincount(generator.integers(n, size=n), minlength=n) / n
-                for _ in range(samples)
-            ]
-        )
+        place, n = self._asked
+        means = np.empty((samples, len(names)))
+        for sample in means:
+            times = np.bincount(generator.integers(n, size=n), minlength=n)[place]
+            sample[:] = gaps @ times / times.sum()
         low, high = np.quantile(means, (0.025, 0.975), axis=0)
         tail = np.minimum((means <= 0).mean(0), (means >= 0).mean(0))
         p = np.minimum(1.0, 2 * np.maximum(tail, 1 / samples))
