@@ -306,12 +306,12 @@ def test_explain_draws_what_lies_around_an_item(tree: Path, softdex: Softdex) ->
         ("TREE -u u01 --history i01", "one of --user, --history and --item, got 2."),
         ("TREE -u u01 --item i01", "one of --user, --history and --item, got 2."),
         ("TREE --item i01 --k 3", "explain: --k has no effect with --item."),
-        ("TREE --item i001", "explain: 1 unknown items ('i001'). Did you mean 'i01'?"),
+        ("TREE --item i001", "explain: 1 unknown item ('i001'). Did you mean 'i01'?"),
         ("RUN --item i01", "explain: item_cf has no tree to draw. Fit dtr, tdm, jtm, otm or plt."),
-        ("TREE -u u001", "explain: 1 unknown users ('u001'). Did you mean 'u01'?"),
+        ("TREE -u u001", "explain: 1 unknown user ('u001'). Did you mean 'u01'?"),
         (
             "TREE --history i001",
-            "explain: 1 unknown items in history ('i001'). Did you mean 'i01'?",
+            "explain: 1 unknown item in history ('i001'). Did you mean 'i01'?",
         ),
         ("TREE --history ,", "explain: expected at least one item in history, got none."),
         ('TREE --history "i01', "--history: expected comma-separated words"),
@@ -464,24 +464,24 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ("recommend gone -u u01", ["load: no file gone"]),
         ("recommend . -u u01", ["load: no file model.sdx"]),
         ("recommend clicks.csv -u u01", ["clicks.csv is not a softdex artifact"]),
-        ("recommend RUN", ["expected --user KEY, --history i1,i2 or --all --out FILE"]),
-        ("recommend RUN -u u001", ["1 unknown users ('u001'). Did you mean 'u01'?"]),
+        ("recommend RUN", ["expected --user KEY, --user-file FILE, --history i1,i2 or --all --out FILE"]),
+        ("recommend RUN -u u001", ["1 unknown user ('u001'). Did you mean 'u01'?"]),
         ("recommend RUN -u u01 --columns categry", ["no item column 'categry'", "'category'?"]),
         ("recommend RUN -u u01 --where category", ["--where: expected column=value"]),
         ("recommend RUN -u u01 --where categry=1", ["no item column 'categry'", "'category'?"]),
         ("recommend RUN -u u01 --k 0", ["expected k as a whole number of at least 1, got 0"]),
         ("recommend RUN -u u01 --k ten", ["Invalid value for '--k'"]),
         ("recommend RUN -u u01 --unknown pop", ["unknown rule", "'popular'?"]),
-        ("recommend RUN -u u01 --allow i001", ["1 unknown items in allow ('i001')", "'i01'?"]),
+        ("recommend RUN -u u01 --allow i001", ["1 unknown item in allow ('i001')", "'i01'?"]),
         ("recommend RUN -u u01 --max-memory 5", ["expected at least 1 MiB, got 5 bytes"]),
-        ("recommend RUN -u u01 -u u02 --history i01", ["2 users but 1 histories"]),
-        ("recommend RUN --history i01,i001", ["unknown items in history ('i001')"]),
+        ("recommend RUN -u u01 -u u02 --history i01", ["one history per user, got 1 for 2 users"]),
+        ("recommend RUN --history i01,i001", ["1 unknown item in history ('i001')"]),
         ('recommend RUN --history "i01', ["--history: expected comma-separated words"]),
-        ("recommend RUN --all", ["--all needs --out FILE.parquet"]),
+        ("recommend RUN --all", ["--all needs --out FILE"]),
         ("recommend RUN --all --out x.parquet -u u01", ["expected --all, or users, not both"]),
         ("recommend RUN --all --out .", ["cannot write . (it is a folder or a device)"]),
         ("recommend RUN --all --out /dev/null", ["it is a folder or a device"]),
-        ("recommend RUN --all --out clicks.csv/x", ["cannot write clicks.csv/x"]),
+        ("recommend RUN --all --out clicks.csv/x.csv", ["cannot write clicks.csv/x.csv"]),
         ("fit clicks.csv -r rg2 --tune 0", ["expected --tune of at least 1, got 0"]),
         ("fit clicks.csv -r rg2 --tune 2 --start RUN", ["Leave --start out"]),
         ("fit clicks.csv -r popular --tune 2", ["popular has nothing to tune"]),
@@ -491,7 +491,7 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ("fit clicks.csv -r rg2 -o encoder=mix", ["has no closed form. Use solver='newton_cg'"]),
         ("fit clicks.csv -r ials -o reg=l3", ["ials: unknown reg 'l3'"]),
         ("similar RUN", ["Missing option"]),
-        ("similar RUN -i i001", ["1 unknown items ('i001'). Did you mean 'i01'?"]),
+        ("similar RUN -i i001", ["1 unknown item ('i001'). Did you mean 'i01'?"]),
         ("similar RUN -i i01 --columns categry", ["no item column 'categry'"]),
         ("compare", ["expected a log"]),
         ("compare clicks.csv --recipes popluar", ["unknown recipe 'popluar'", "'popular'?"]),
@@ -702,7 +702,7 @@ def test_a_real_process_ends_with_2_and_without_a_traceback(place: Path) -> None
     command = [script, "recommend", str(place / "run"), "--user", "nobody", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: recommend: 1 unknown users ('nobody').")
+    assert done.stderr.startswith("error: recommend: 1 unknown user ('nobody').")
     assert len(done.stderr.splitlines()) == 1
 
 
