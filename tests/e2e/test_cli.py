@@ -469,7 +469,6 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ("recommend RUN -u u01 --columns categry", ["no item column 'categry'", "'category'?"]),
         ("recommend RUN -u u01 --where category", ["--where: expected column=value"]),
         ("recommend RUN -u u01 --where categry=1", ["no item column 'categry'", "'category'?"]),
-        ("recommend RUN -u u01 --k 0", ["expected k as a whole number of at least 1, got 0"]),
         ("recommend RUN -u u01 --k ten", ["Invalid value for '--k'"]),
         ("recommend RUN -u u01 --unknown pop", ["unknown rule", "'popular'?"]),
         ("recommend RUN -u u01 --allow i001", ["1 unknown item in allow ('i001')", "'i01'?"]),
@@ -479,9 +478,7 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ('recommend RUN --history "i01', ["--history: expected comma-separated words"]),
         ("recommend RUN --all", ["--all needs --out FILE"]),
         ("recommend RUN --all --out x.parquet -u u01", ["expected --all, or users, not both"]),
-        ("recommend RUN --all --out .", ["cannot write . (it is a folder or a device)"]),
         ("recommend RUN --all --out /dev/null", ["it is a folder or a device"]),
-        ("recommend RUN --all --out clicks.csv/x.csv", ["cannot write clicks.csv/x.csv"]),
         ("fit clicks.csv -r rg2 --tune 0", ["expected --tune of at least 1, got 0"]),
         ("fit clicks.csv -r rg2 --tune 2 --start RUN", ["Leave --start out"]),
         ("fit clicks.csv -r popular --tune 2", ["popular has nothing to tune"]),
@@ -625,19 +622,60 @@ def test_numbers_and_truths_may_be_written_as_python_does(softdex: Softdex) -> N
     mistake(softdex("fit", "clicks.csv", "-r", "ssm", "-o", "lr={{1}}"), "number, got '{{1}}'")
 
 
-def test_a_place_that_cannot_be_written_is_found_before_training(
+def test_a_place_that_cannot_be_written_is_found_before_a_log_is_read(
     softdex: Softdex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(**_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("softdex.cli.run.tempfile.TemporaryFile", denied)
-    monkeypatch.setattr("softdex.cli.run.train_model", lambda *_, **__: pytest.fail("it trained"))
+    monkeypatch.setattr("softdex.files.tempfile.TemporaryFile", denied)
+    monkeypatch.setattr("softdex.cli.run.prepare", lambda *_, **__: pytest.fail("it read"))
     mistake(
         softdex("fit", "clicks.csv", "-r", "popular", "--out", "r"),
         "fit: cannot write into r",
         "Permission denied",
     )
+
+
+def test_a_cut_off_beyond_the_catalogue_is_found_before_training(
+    softdex: Softdex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("softdex.cli.run.train_model", lambda *_, **__: pytest.fail("it trained"))
+    done = softdex("fit", "clicks.csv", "-r", "popular", "--k", "100000", "--out", "r")
+    mistake(done, "evaluate: expected k of at most 1,000, got 100,000.")
+    assert not Path("r").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("recommend x -u u01 --out recs.json", ["ending in .parquet, .arrow", "got 'recs.json'"]),
+        ("recommend x -u u01 --out recs", ["expected a file name ending in", "got 'recs'"]),
+        ("recommend x --all --out recs.parquet.gz", ["or .jsonl.gz, got 'recs.parquet.gz'"]),
+        ("recommend x --all --out clicks.csv/x.csv", ["cannot write clicks.csv/x.csv (Not a dir"]),
+        ("recommend x --all --out .", ["cannot write . (it is a folder or a device)"]),
+        ("recommend x -u u01 --k 0", ["expected k as a whole number of at least 1, got 0"]),
+        ("recommend x -u u01 --user-file u.csv", ["expected --user or --user-file, not both"]),
+        ("recommend x -u u01 --deny a --deny-file d.csv", ["--deny or --deny-file, not both"]),
+        ("recommend x -u u01 --deny-file gone.csv", ["no file gone.csv"]),
+        ("recommend x --all --user-file u.csv --out r.csv", ["--all, or users, not both"]),
+        ("recommend x -u u01 --at-most category", ["--at-most: expected column=number"]),
+        ("recommend x -u u01 --at-most category=0", ["--at-most: expected column=number"]),
+        ("similar x -i i01 --out recs.json", ["similar: expected a file name ending in"]),
+        ("similar x -i i01 --k 0", ["similar: expected k as a whole number of at least 1"]),
+        ("explain x -u u01 --out .", ["explain: cannot write ."]),
+        ("export x --faiss clicks.csv/x", ["export: cannot write clicks.csv/x"]),
+    ],
+)
+def test_what_cannot_be_written_or_meant_is_found_before_the_model_is_loaded(
+    command: str, words: list[str], softdex: Softdex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("recommend", "similar", "explain", "export"):
+        module = importlib.import_module(f"softdex.cli.{name}")
+        monkeypatch.setattr(module, "load", lambda *_: pytest.fail("it loaded"))
+    before = sorted(path.name for path in Path().iterdir())
+    mistake(softdex(*command.split(" ")), *words)
+    assert sorted(path.name for path in Path().iterdir()) == before
 
 
 def test_evaluate_refuses_data_that_has_changed(softdex: Softdex) -> None:

@@ -94,6 +94,7 @@ def prepare(plan: Plan) -> tuple[Interactions, Split]:
     check_rules(plan.get("evaluate", {}))
     min_rating, k_core = (data.pop(name, None) for name in PREPARE)
     log = _filtered(read(data.pop("source"), **data), min_rating, k_core)
+    check_rules(plan.get("evaluate", {}), log.num_items)
     if name is None:
         name, why = splits.default_name(log)
         say(f"split: {name}, because {why}; --split chooses another")
