@@ -58,7 +58,7 @@ class Flat:
         """Return the exact top k by score, ties by item id."""
         return ranked(self.blocks(query, max_memory, least=k), k, filter)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def sample(
         self, query: Any, n: int, *, generator: torch.Generator | None = None, shared: bool = False
     ) -> Draws:
@@ -90,7 +90,7 @@ class Flat:
             logq = torch.where(mine, scores.gather(1, at.clamp(max=scores.shape[1] - 1)), logq)
         return Draws(ids, (logq - mass.logsumexp(1, keepdim=True)).float())
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def log_prob(self, query: Any, ids: Tensor) -> Tensor:
         """Return the log-softmax over living items, (B, N)."""
         mass = torch.stack([s.double().logsumexp(1) for _, s in self.blocks(query)], 1)

@@ -15,7 +15,6 @@ from torch import Tensor
 from softdex.index.contract import Filter, Hits
 from softdex.index.flat import Flat, ranked
 from softdex.index.imi.books import ITEMS
-from softdex.kernels.scan import REACH
 
 if TYPE_CHECKING:
     from softdex.index.imi.index import Imi
@@ -84,6 +83,8 @@ def opened(index: Imi, query: Tensor, enough: float, filter: Filter | None) -> T
 
 def _lift(index: Imi) -> tuple[Tensor, Tensor]:
     """Return reach and bias of the cells (C * C,), as `kernels.scan` defines them."""
+    from softdex.kernels.scan import REACH  # loads numba
+
     cell, size = index.cell.long(), index.words.shape[1]
     far, offset = (torch.zeros(index.num_items, device=cell.device) for _ in range(2))
     for start in range(0, index.num_items, ITEMS):
