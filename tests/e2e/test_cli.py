@@ -464,7 +464,10 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ("recommend gone -u u01", ["load: no file gone"]),
         ("recommend . -u u01", ["load: no file model.sdx"]),
         ("recommend clicks.csv -u u01", ["clicks.csv is not a softdex artifact"]),
-        ("recommend RUN", ["expected --user KEY, --user-file FILE, --history i1,i2 or --all --out FILE"]),
+        (
+            "recommend RUN",
+            ["expected --user KEY, --user-file FILE, --history i1,i2 or --all --out"],
+        ),
         ("recommend RUN -u u001", ["1 unknown user ('u001'). Did you mean 'u01'?"]),
         ("recommend RUN -u u01 --columns categry", ["no item column 'categry'", "'category'?"]),
         ("recommend RUN -u u01 --where category", ["--where: expected column=value"]),

@@ -455,7 +455,9 @@ def test_similar_takes_filters_columns_and_one_key(near: sdx.Retriever) -> None:
 def test_similar_refuses_what_it_does_not_know(near: sdx.Retriever, counts: sdx.Retriever) -> None:
     with pytest.raises(DataError, match=r"similar: 1 unknown item .'teaa'.*'tea'"):
         near.similar("teaa")
-    with pytest.raises(DataError, match=r"similar: expected items as keys .text or numbers., got None"):
+    with pytest.raises(
+        DataError, match=r"similar: expected items as keys .text or numbers., got None"
+    ):
         near.similar(None)
     with pytest.raises(SoftdexError, match=r"knows no similarity of items. Try item_cf"):
         counts.similar("tea")

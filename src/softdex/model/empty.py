@@ -37,7 +37,7 @@ def _reason(model: Retriever, method: str, rules: Rules, like: Wanted, asked: As
     if table is not None and where is not None and not satisfying(table, where, method).any():
         return _unmatched(table, where, method)
     if like.mask is not None and not bool((like.mask & model.index.alive.cpu()).any()):
-        return "allow, deny and where= together leave no item"
+        return "allow, deny and where together leave none"
     if like.only is not None and not len(like.only.ids):
         return "allow names no item for these users"
     if asked is not None and like.exclude_seen and asked.history.lengths.any():
@@ -48,15 +48,15 @@ def _reason(model: Retriever, method: str, rules: Rules, like: Wanted, asked: As
 def _unmatched(table: pa.Table, where: object, method: str) -> str:
     """Return which condition no item satisfies, with the nearest value of the column."""
     if not isinstance(where, Mapping):
-        return "no item satisfies where="
+        return "no item satisfies where"
     for name, wanted in where.items():
         if satisfying(table, {name: wanted}, method).any():
             continue
         column = table[name].combine_chunks()
         cells = column if column.type.num_fields == 0 else column.flatten()
-        known = [v for v in pc.unique(cells)[:VALUES].to_pylist() if v is not None]
+        known = sorted(str(v) for v in pc.unique(cells)[:VALUES].to_pylist() if v is not None)
         values = as_list(wanted)
         hint = did_you_mean(values[0], known) if len(values) else ""
         given = ", ".join(map(str, values))
         return f"no item has {name}={given}. {hint if len(hint) < LONG else ''}".strip()
-    return "no item satisfies all conditions of where= together"
+    return "no item satisfies all conditions of where"
