@@ -242,6 +242,47 @@ def test_recommend_takes_filters(place: Path, softdex: Softdex) -> None:
     assert {row["user"] for row in popular} == {"eve"}
 
 
+def test_recommend_takes_users_and_rules_from_files(place: Path, softdex: Softdex) -> None:
+    folder, model = place / "run", sdx.load(place / "run")
+    Path("users.csv").write_text("user_id\nu03\nu01\nu02\n")
+    Path("deny.csv").write_text("user,item\nu01,i01\nu02,i02\nu02,i03\n")
+    Path("stock.csv").write_text("item\n" + "".join(f"i{i:02}\n" for i in range(30)))
+    done = softdex(
+        "recommend", folder, "--user-file", "users.csv", "--deny-file", "deny.csv", "--allow-file",
+        "stock.csv", "--at-most", "category=1", "--k", 4, "--out", "recs.csv", "--json",
+    ).json()  # fmt: skip
+    wanted = model.recommend(
+        ["u03", "u01", "u02"], 4, at_most={"category": 1}, allow=[f"i{i:02}" for i in range(30)],
+        deny={"u01": ["i01"], "u02": ["i02", "i03"]},
+    )  # fmt: skip
+    assert done == {"out": "recs.csv", "rows": len(wanted)}
+    written = pcsv.read_csv("recs.csv")
+    assert written.column_names == ["user", "rank", "item", "score"]
+    assert written["item"].to_pylist() == wanted["item"].to_pylist()
+    near = softdex("similar", folder, "-i", "i01", "--deny", "i02", "--out", "near.jsonl")
+    assert near.out == "wrote near.jsonl (10 rows)\n"
+    assert len(Path("near.jsonl").read_text().splitlines()) == 10
+
+
+def test_an_empty_answer_is_one_line_on_standard_error(
+    place: Path, softdex: Softdex, loud: None
+) -> None:
+    reason = "no recommendation: no item has category=zzz. "
+    done = softdex("recommend", place / "run", "-u", "u01", "--where", "category=zzz")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.startswith(f"recommend: {reason}Known: c000, c001, ")
+    assert done.err.count("\n") == 1
+    found = softdex("similar", place / "run", "-i", "i01", "--where", "category=zzz", "--json")
+    assert (found.json(), found.err.startswith(f"similar: {reason}")) == ([], True)
+    written = softdex("recommend", place / "run", "--all", "--allow", "i01", "--deny", "i01",
+                      "--out", "none.csv")  # fmt: skip
+    assert written.out == "wrote none.csv (0 rows)\n"
+    assert written.err == (
+        "recommend_all: no recommendation: allow, deny and where together leave none\n"
+    )
+    assert Path("none.csv").read_text() == '"user","rank","item","score"\n'
+
+
 def test_keys_with_commas_in_a_history_stand_in_quotes(softdex: Softdex) -> None:
     rows = [("a", "x,y"), ("a", "z"), ("b", "x,y"), ("b", "z"), ("c", "z")]
     sdx.fit("item_cf", sdx.read(rows, quiet=True)).save("m.sdx")

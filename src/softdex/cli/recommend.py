@@ -13,7 +13,7 @@ from softdex.cli.output import print_or_write, print_written
 from softdex.cli.rules import RuleOptions
 from softdex.errors import SoftdexError
 from softdex.model.asking import whole
-from softdex.model.rules import users_in
+from softdex.model.key_files import users_in
 from softdex.model.saving import load
 from softdex.table_files import check_table_file
 

@@ -11,7 +11,7 @@ import typer
 
 from softdex.cli.arguments import conditions
 from softdex.errors import SoftdexError
-from softdex.model.rules import items_in
+from softdex.model.key_files import items_in
 
 
 def _rule(help: str) -> Any:

@@ -6,7 +6,6 @@ Shapes: B users asked about, I items.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,11 +14,11 @@ import pyarrow as pa
 from softdex.data.arrow import NOT_CONVERTIBLE
 from softdex.data.keys import as_list, find
 from softdex.data.ragged import Ragged, group, offsets
-from softdex.data.roles import find_key_column
-from softdex.data.sources import Source, open_source
-from softdex.errors import DataError, SoftdexError, first_few, in_number
+from softdex.data.sources import open_source
+from softdex.errors import SoftdexError, first_few, in_number
 from softdex.messages import say
 from softdex.model.asking import Asked, is_list
+from softdex.model.key_files import columns
 
 if TYPE_CHECKING:
     from softdex.model.retriever import Retriever
@@ -70,34 +69,7 @@ def rows_of(
     return read.items.take(asked.places)
 
 
-def users_in(file: Path) -> pa.ChunkedArray:
-    """Return the users in a table file."""
-    return _columns(open_source(file, None, "utf-8"), "user")[0]
-
-
-def items_in(file: Path) -> pa.ChunkedArray | pa.Table:
-    """Return the items in a table file, or its users and items if it has a column of users."""
-    source = open_source(file, None, "utf-8")
-    item = find_key_column(source, "item", None)
-    try:
-        user = find_key_column(source, "user", None)
-    except DataError:
-        user = item
-    if user == item:
-        return _columns(source, "item")[0]
-    return pa.table(_columns(source, "user", "item"), ["user", "item"])
-
-
 # inside ------------------------------------------------------------------------------------------
-
-
-def _columns(source: Source, *roles: str) -> list[pa.ChunkedArray]:
-    """Return the columns that hold users or items, by their usual names."""
-    names = [find_key_column(source, role, None) for role in roles]
-    read = source.fetch(names, names)
-    if read.problems:
-        raise DataError(f"read: {source.label} has lines that do not parse.")
-    return [read.table[name] for name in names]
 
 
 def _read(model: Retriever, method: str, name: str, given: Any) -> np.ndarray | Listed:
@@ -105,7 +77,7 @@ def _read(model: Retriever, method: str, name: str, given: Any) -> np.ndarray | 
         return Listed(list(given), _lists(model, method, name, map(as_list, given.values())))
     table = _table(given)
     if table is not None:
-        users, items = _columns(open_source(table, None, "utf-8"), "user", "item")
+        users, items = columns(open_source(table, None, "utf-8"), "user", "item")
         return Listed(users, _one_each(_rows(model, method, name, items)))
     cells = as_list(given)
     nested = [is_list(cell) for cell in cells]
