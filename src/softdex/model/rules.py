@@ -5,6 +5,7 @@ Shapes: B users asked about, I items.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -138,8 +139,9 @@ def _rows(model: Retriever, method: str, name: str, items: Any) -> np.ndarray:
     if name == "allow" and len(unknown) == len(rows):
         find(model.items, items, method, what)  # raises: it knows none of them
     cells = items.to_pylist() if isinstance(items, (pa.Array, pa.ChunkedArray)) else list(items)
-    few = first_few(dict.fromkeys(repr(cells[i]) for i in unknown))
-    say(f"{method}: {len(unknown):,} unknown {in_number(len(unknown), what)} ignored ({few})")
+    each = dict.fromkeys(repr(cells[i]) for i in unknown)
+    words = f"{len(each):,} unknown {in_number(len(each), what)}"
+    say(f"{method}: {words} ignored ({first_few(each)})", logging.WARNING)
     return rows
 
 
