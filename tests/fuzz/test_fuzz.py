@@ -6,9 +6,8 @@ import os
 import time
 from pathlib import Path
 
-import pytest
-
 import harness
+import pytest
 
 KINDS = harness.kinds()
 SHARE = 12  # inputs per kind

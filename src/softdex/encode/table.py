@@ -13,7 +13,7 @@ from torch.nn.functional import embedding_bag
 
 from softdex.data.ragged import Ragged
 from softdex.kernels.dispatch import fused_for
-from softdex.shapes import FLOATS, Layout, shapes_suffice
+from softdex.shapes import FLOATS, Layout, moderate
 
 
 class Touched(NamedTuple):
@@ -194,7 +194,7 @@ class Users(nn.Module):
     reads_history = False
     answers_strangers = False
     history_first = False
-    check = staticmethod(shapes_suffice)
+    check = staticmethod(moderate)
 
     def __init__(self, vectors: Tensor | nn.Module) -> None:
         super().__init__()

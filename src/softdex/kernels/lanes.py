@@ -15,6 +15,7 @@ from numba.core import cgutils, types
 tools: Any = cgutils
 ir: Any = tools.ir
 intrinsic: Any = extending.intrinsic
+config: Any = numba.config
 LANES, ROWS = 8, 4  # numbers per instruction, and rows per tile of a product
 
 
@@ -45,7 +46,7 @@ class _Code:
         """Return the address of an entry of a contiguous matrix, and of `wide` - 1 after it."""
         held = self.context.make_array(kind)(self.context, self.builder, array)
         height, stride = (self.builder.extract_value(held.shape, axis) for axis in range(2))
-        if numba.config.BOUNDSCHECK:
+        if config.BOUNDSCHECK:
             last = self.builder.add(column, column.type(wide - 1))
             for at, size in ((row, height), (column, stride), (last, stride)):
                 tools.do_boundscheck(self.context, self.builder, at, size)

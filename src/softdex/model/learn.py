@@ -24,7 +24,7 @@ from softdex.model.answer import searcher
 from softdex.model.artifact import plain
 from softdex.model.asking import batch_size, check
 from softdex.model.card import Card
-from softdex.model.kinds import saved_tensors
+from softdex.model.kinds import check_parts
 from softdex.model.parts import Known, Parts, known_from, parts_from
 from softdex.model.retriever import Retriever
 from softdex.model.start import take_over
@@ -109,11 +109,7 @@ def finish(card: Card, run: Run, log: Interactions) -> Retriever:
     encoder, scorer = run.parts
     _zero_untrained(scorer, run.trainer, log.item_counts)
     parts = _materialised(parts_from(encoder, scorer, run.trainer.served()))
-    if wrong := not_finite(saved_tensors(encoder, scorer)):
-        raise SoftdexError(
-            f"fit: after training, {first_few(wrong)} hold values that are not finite. Choose less "
-            "extreme options (a lower lr, if there is one)."
-        )
+    _check(parts, "after training, ")
     return Retriever(replace(card, training=_record(outcome)), parts, known_from(log))
 
 
@@ -123,7 +119,9 @@ def assemble(
     """Make a model of parts that need no training, with the keys and histories of a log."""
     card = Card(recipe, options, log.sha256, log.card)
     check_finite(card, encoder, scorer)
-    return Retriever(card, parts_from(encoder, scorer), known_from(log))
+    parts = parts_from(encoder, scorer)
+    _check(parts)
+    return Retriever(card, parts, known_from(log))
 
 
 def measurer(recipe: str, parts: Parts, known: Known, valid: Holdout) -> Measure:
@@ -166,6 +164,16 @@ def check_memory(options: Mapping[str, Any], needed: int, most: int | None) -> N
         f"fit: the training needs about {needed / 1e9:.2f} GB, max_memory is {most / 1e9:.2f} GB. "
         f"Lower {' or '.join(knobs)}."
     )
+
+
+def _check(parts: Parts, when: str = "") -> None:
+    """Refuse parts that no file could hold: every model that is returned can be saved and used."""
+    try:
+        check_parts(parts.encoder, parts.index)
+    except ValueError as error:
+        raise SoftdexError(
+            f"fit: {when}{error}. Choose less extreme options (a lower lr, if there is one)."
+        ) from None
 
 
 # inside ------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from softdex.encode.table import Table, table_of, version_of
 from softdex.score.contract import Product, extended
-from softdex.shapes import FLOATS, Layout, Sizes, Tensors, shapes_suffice
+from softdex.shapes import FLOATS, MOST, Layout, Sizes, Tensors, moderate
 
 
 @final
@@ -26,7 +26,7 @@ class Dot(nn.Module):
     tensors: ClassVar[Layout] = {"items.weight": (FLOATS, "ID"), "bias.weight": (FLOATS, "I1?")}
     is_product = True
     pair_bytes = 0
-    check = staticmethod(shapes_suffice)
+    check = staticmethod(moderate)
 
     def __init__(self, items: Tensor | nn.Module, bias: Tensor | None = None) -> None:
         super().__init__()
@@ -113,9 +113,10 @@ class Cosine(nn.Module):
 
     @staticmethod
     def check(tensors: Tensors, sizes: Sizes) -> None:
-        """Refuse a temperature that nothing can be divided by."""
-        if not float(tensors["temperature"]) > 0:
-            raise ValueError("the scorer's temperature is not above 0")
+        """Refuse a temperature that nothing can be divided by, and numbers that could overflow."""
+        moderate(tensors, sizes)
+        if not float(tensors["temperature"]) >= 1 / MOST:
+            raise ValueError(f"the scorer's temperature is below {1 / MOST:g}")
 
     def num_queries(self, query: Tensor) -> int:
         """Return the number of rows of the query."""
