@@ -94,10 +94,9 @@ def model_with(part: str) -> sdx.Retriever:
     recipe, options = RECIPES[part]
     model = sdx.fit(recipe, _log(), **options)
     if part in ("popularity", "kernel"):
-        counts = (
-            {"counts": torch.from_numpy(model.item_counts.copy())} if part == "popularity" else {}
-        )
-        model.index = KINDS["index"][part](model.index.scorer, **counts)
+        counts = torch.from_numpy(model.item_counts.copy())
+        given = {"counts": counts} if part == "popularity" else {}
+        model.index = KINDS["index"][part](model.index.scorer, **given)
     return model
 
 
