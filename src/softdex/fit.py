@@ -14,7 +14,7 @@ import numpy as np
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.errors import DataError, SoftdexError
-from softdex.machine import parse_bytes, parse_seconds
+from softdex.machine import parse_bytes, parse_seconds, within_memory
 from softdex.messages import at_volume
 from softdex.model.learn import assemble, learn
 from softdex.model.retriever import Retriever
@@ -117,6 +117,7 @@ def train_once(
     )  # fmt: skip
 
 
+@within_memory("fit")
 def make_job(recipe: Recipe, train: Interactions, chosen: Mapping[str, Any]) -> Any:
     """What a recipe makes of a log; options that name a saved model become the model."""
     kinds = recipe_kinds(recipe)

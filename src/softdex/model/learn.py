@@ -20,7 +20,7 @@ from softdex.encode.table import Table
 from softdex.errors import SoftdexError, first_few
 from softdex.evaluate.evaluate import evaluate
 from softdex.index.contract import MAX_MEMORY
-from softdex.machine import pick_device
+from softdex.machine import memory_of, pick_device
 from softdex.messages import METRIC, say
 from softdex.model.answer import searcher
 from softdex.model.artifact import plain
@@ -163,14 +163,19 @@ def check_finite(card: Card, encoder: nn.Module, scorer: nn.Module) -> None:
 
 
 def check_memory(options: Mapping[str, Any], needed: int, most: int | None) -> None:
-    """Refuse a training that needs more than `most` bytes."""
-    if most is None or needed <= most:
-        return
+    """Refuse a training that needs more than `most` bytes, or than its device has."""
+    device = pick_device(str(options.get("device", "auto")))
+    limits = {
+        "max_memory": most or math.inf,
+        f"the memory of this {device.type}": memory_of(device),
+    }
     knobs = [name for name in ("dim", "batch_size", "negatives") if name in options] or ["dim"]
-    raise SoftdexError(
-        f"fit: the training needs about {needed / 1e9:.2f} GB, max_memory is {most / 1e9:.2f} GB. "
-        f"Lower {' or '.join(knobs)}."
-    )
+    for what, limit in limits.items():
+        if needed > limit:
+            raise SoftdexError(
+                f"fit: the training needs about {needed / 1e9:.2f} GB, {what} is "
+                f"{limit / 1e9:.2f} GB. Lower {' or '.join(knobs)}."
+            )
 
 
 def _check(parts: Parts, when: str = "") -> None:
