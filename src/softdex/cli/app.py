@@ -26,9 +26,7 @@ from softdex.machine import set_threads
 COMMANDS = (
     fit, evaluate, recommend, similar, explain, export, compare, recipes, doctor, demo,
 )  # fmt: skip
-app = typer.Typer(
-    name="softdex", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
-)
+app = typer.Typer(name="softdex", no_args_is_help=True, pretty_exceptions_enable=False)
 for command in COMMANDS:
     app.command()(command)
 
