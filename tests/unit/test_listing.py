@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -139,6 +142,28 @@ def test_the_table_says_who_serves_new_users_and_cold_items(
             model.add_items(table)
     model.add_items(wanted)
     assert "new" in model.recommend("u00", k=41, exclude_seen=False)["item"].to_pylist()
+
+
+@pytest.mark.parametrize("words", ["recipes", "recipes rg2", "fit x.csv -r ss"])
+def test_recipes_are_listed_and_completed_without_torch(words: str) -> None:
+    code = (
+        "import sys; sys.argv = ['softdex', *WORDS]\n"
+        "from softdex.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as ended: assert not ended.code\n"
+        "finally: assert not {'torch', 'numba'} & set(sys.modules)"
+    )
+    typed, completing = ["softdex", *words.split()], words.startswith("fit")
+    env = {"_SOFTDEX_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(typed), "COMP_CWORD": "4"}
+    code = code.replace("WORDS", "[]" if completing else repr(typed[1:]))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | (env if completing else {}),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ssm" in done.stdout or "rg2:" in done.stdout
 
 
 def test_completion_knows_recipes_options_and_words() -> None:

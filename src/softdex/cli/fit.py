@@ -7,12 +7,9 @@ from typing import Annotated
 
 import typer
 
-from softdex.cli import run
 from softdex.cli.arguments import pairs
 from softdex.cli.complete import recipe_names, recipe_options
 from softdex.cli.options import AsJson, LogOptions, unfold
-from softdex.cli.output import print_json
-from softdex.cli.plan import CONFIG, plan_of
 from softdex.errors import SoftdexError
 from softdex.listing import listing
 from softdex.messages import say
@@ -53,6 +50,10 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Train a recipe on a log; write a run folder with config, metrics and model."""
+    from softdex.cli import run  # loads torch, which completion need not
+    from softdex.cli.output import print_json
+    from softdex.cli.plan import CONFIG, plan_of
+
     config = log.config
     if resume and config is None and log.source is None:
         if out is None:

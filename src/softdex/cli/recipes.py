@@ -1,4 +1,4 @@
-"""softdex recipes: what can be trained."""
+"""softdex recipes: what can be trained. It imports no numbers, so that it answers at once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Annotated
 import typer
 
 from softdex.cli.complete import recipe_names
-from softdex.cli.options import AsJson
-from softdex.cli.output import print_json
 from softdex.errors import choose
 from softdex.listing import listing
 from softdex.tables import render
@@ -28,14 +26,15 @@ def recipes(
     name: Annotated[
         str | None, typer.Argument(help="Recipe to show.", autocompletion=recipe_names)
     ] = None,
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the recipes by what you have, or the options of one."""
     known = listing().recipes
     if name is not None:
         choose("recipes", "recipe", name, list(known))
     if as_json:
-        print_json({n: known[n]["options"] for n in known if name in (None, n)})
+        chosen = {n: known[n]["options"] for n in known if name in (None, n)}
+        typer.echo(json.dumps(chosen, indent=2))
     elif name is not None:
         defaults, docs = known[name]["options"], listing().docs(name)
         rows = [[f"-o {o}={json.dumps(defaults[o])}", text] for o, text in docs.items()]

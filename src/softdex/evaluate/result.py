@@ -155,24 +155,15 @@ class Result(Mapping[str, float]):
         return Rows(f"By target popularity, k={k}: fraction of targets found", rows)
 
 
-def best_of(results: Mapping[str, Result]) -> str:
-    """Return the name of the result with the highest NDCG at the middle cut-off."""
-    metric = f"ndcg@{next(iter(results.values())).middle}"
-    return max(results, key=lambda name: results[name][metric])
-
-
-def above_others(results: Mapping[str, Result]) -> Rows:
-    """Compare the best result with every other one by paired bootstrap, on NDCG.
+def against_others(results: Mapping[str, Result], best: str) -> Rows:
+    """Compare one result with every other one by paired bootstrap, on NDCG.
 
     Returns one row per other result; the difference is `real` if its 95 % interval excludes 0.
     """
-    if not results:
-        return Rows("", [])
-    best = best_of(results)
     metric = f"ndcg@{results[best].middle}"
     rows: list[dict[str, Any]] = []
     for name, result in results.items():
         if name != best:
             gap = next(r for r in results[best].compare(result) if r["metric"] == metric)
-            rows.append({"against": name, **gap, "real": gap["low"] > 0})
-    return Rows(f"{best} above the others, paired bootstrap over users", rows)
+            rows.append({"against": name, **gap, "real": gap["low"] > 0 or gap["high"] < 0})
+    return Rows(f"{best} against the others, paired bootstrap over users", rows)

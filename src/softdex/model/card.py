@@ -27,8 +27,8 @@ class Card:
         data: SHA-256 of the training log, or None.
         split: card of the split that the log is the training part of, or None.
         metrics: metrics per part of the split: `metrics["valid"]["recall@20"]`.
-        training: `best_epoch`, counted from 1, and `history`, one record per epoch. None for
-            recipes that are solved in one step.
+        training: `best_epoch`, counted from 1, `history`, one record per epoch, and `cut` if time
+            ended it. None for recipes that are solved in one step.
         refitted: whether the model was trained again on train and validation together.
         notes: entries of a model file that this version does not know; they are kept.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.encode.features.tower import Tower, tower_in
+from softdex.encode.learned import Learned
 from softdex.encode.table import Table
 from softdex.errors import SoftdexError, first_few
 from softdex.evaluate.evaluate import evaluate
@@ -30,7 +32,7 @@ from softdex.model.retriever import Retriever
 from softdex.model.start import take_over
 from softdex.shapes import not_finite
 from softdex.solve.checkpoint import Checkpointer
-from softdex.solve.loop import Job, Measure, Outcome, Run, Trainer
+from softdex.solve.loop import Job, Listen, Measure, Outcome, Run, Trainer
 
 CUTOFF = 20
 MEASURED_USERS = 2000  # of the holdout, after each epoch
@@ -48,6 +50,8 @@ def learn(
     folder: Path | None = None,
     resume: bool = False,
     max_memory: int | None = None,
+    until: float = math.inf,
+    listen: Listen | None = None,
 ) -> Retriever:
     """Train a job on a log and return the model of its best epoch.
 
@@ -60,6 +64,8 @@ def learn(
         folder: where checkpoints and the training log are written; None writes nothing.
         resume: continue from the checkpoint in `folder`.
         max_memory: bytes; a training that needs more is refused before it starts.
+        until: moment of the monotonic clock at which the training stops.
+        listen: called with the record of each epoch instead of printing it.
     """
     card = Card(recipe, options, log.sha256, log.card)
     check_finite(card, made.encoder, made.scorer)
@@ -79,8 +85,8 @@ def learn(
             "device": where.type,
         }
         checkpointer = Checkpointer(folder, plain(identity), resume=resume)
-    run = begin(card, made, log, valid, checkpointer=checkpointer)
-    run.advance(made.schedule.epochs)
+    run = begin(card, made, log, valid, checkpointer=checkpointer, listen=listen)
+    run.advance(made.schedule.epochs, until=until)
     return finish(card, run, log)
 
 
@@ -92,11 +98,12 @@ def begin(
     *,
     checkpointer: Checkpointer | None = None,
     quiet: bool = False,
+    listen: Listen | None = None,
 ) -> Run:
     """Start a run, to be measured on a holdout after each epoch; advance it, then `finish` it."""
     made.encoder.eval()
     made.scorer.eval()
-    run = Run(made, log, checkpointer=checkpointer, quiet=quiet)
+    run = Run(made, log, checkpointer=checkpointer, quiet=quiet, listen=listen)
     if valid is not None:
         parts = parts_from(made.encoder, made.scorer, run.trainer.searched())
         run.measure = measurer(card.recipe, parts, known_from(log), valid)
@@ -180,28 +187,30 @@ def _zero_untrained(scorer: nn.Module, trainer: Trainer, item_counts: np.ndarray
 
 
 def _materialised(parts: Parts) -> Parts:
-    """Materialise feature towers as tables for serving; the towers stay for new items and users."""
+    """Materialise what stands for a table as one, for serving; feature towers stay for new items
+    and users."""
     encoder: Any = parts.encoder
     scorer: Any = parts.index.scorer
-    if parts.tower is not None:
-        scorer.items = _table(parts.tower)
-        if getattr(encoder, "items", None) is parts.tower:
-            encoder.items = scorer.items
-    if parts.user_tower is not None:
-        encoder.vectors = _table(parts.user_tower)
+    known: dict[int, Table] = {}
+    for part in (scorer, encoder):
+        for name, made in list(part.named_children()):
+            if isinstance(made, Tower | Learned):
+                known.setdefault(id(made), _table(made))
+                setattr(part, name, known[id(made)])
     return parts
 
 
-def _table(tower: Tower) -> Table:
-    """Return the vectors of all rows of a tower."""
-    tower.eval()
-    starts = range(0, len(tower), BLOCK)
+def _table(made: Tower | Learned) -> Table:
+    """Return the vectors of all rows."""
+    made.eval()
+    starts = range(0, len(made), BLOCK)
     with torch.no_grad():
-        blocks: list[Tensor] = [tower(slice(start, start + BLOCK)) for start in starts]
+        blocks: list[Tensor] = [made(slice(start, start + BLOCK)) for start in starts]
         return Table(torch.cat(blocks)).eval()
 
 
 def _record(outcome: Outcome) -> dict[str, Any]:
     """Return the record of a run for the card, without times: equal runs write equal files."""
     history = [{n: v for n, v in r.items() if n != "seconds"} for r in outcome.history]
-    return {"best_epoch": outcome.best_epoch + 1, "history": history}
+    record = {"best_epoch": outcome.best_epoch + 1, "history": history}
+    return {**record, "cut": True} if outcome.cut else record
