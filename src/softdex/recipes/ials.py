@@ -6,7 +6,7 @@ from typing import Annotated
 
 from softdex.data.interactions import Interactions
 from softdex.options import at_least_0, count, one_of, up_to, width
-from softdex.recipes.variant import Variant
+from softdex.recipes.variant import Guide, Variant
 from softdex.solve.closed import normal_equations
 from softdex.solve.closed.als import Alternating, initial
 from softdex.solve.closed.row_systems import CG_STEPS
@@ -15,7 +15,9 @@ from softdex.solve.loop import Schedule
 SPACE = {"alpha": (0.001, 0.3), "lam": (0.0005, 0.05), "dim": [64, 128, 256]}
 VARIANTS = {
     "ials": Variant(
-        "Vectors by weighted least squares over all items, in closed form.", space=SPACE
+        "Vectors by weighted least squares over all items, in closed form.",
+        space=SPACE,
+        guide=Guide("log", "weighted least squares (WRMF)", "seconds", "yes", "few events", "yes"),
     )
 }
 

@@ -10,7 +10,7 @@ import torch
 from softdex.data.interactions import Interactions
 from softdex.encode.counting import Neighbours
 from softdex.options import count, from_0_to_1, up_to
-from softdex.recipes.variant import Variant
+from softdex.recipes.variant import Guide, Variant
 from softdex.score.counting import Sparse
 from softdex.solve.closed.neighbours import cosine_neighbours
 
@@ -21,7 +21,11 @@ SPACE = {
     "shrink": [0.0, 1.0, 10.0],
 }
 VARIANTS = {
-    "item_cf": Variant("Score an item by its cosine to the items of the history.", space=SPACE)
+    "item_cf": Variant(
+        "Score an item by its cosine to the items of the history.",
+        space=SPACE,
+        guide=Guide("log", "items like those of the history", "seconds", "yes", "no", "no"),
+    )
 }
 
 

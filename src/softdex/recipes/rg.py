@@ -12,7 +12,7 @@ from softdex.encode.history import Mixed
 from softdex.errors import SoftdexError
 from softdex.objective.taylor import rg_of_vectors
 from softdex.options import at_least_0, count, from_0_to_1, one_of, only, up_to, width
-from softdex.recipes.variant import Variant
+from softdex.recipes.variant import Guide, Variant
 from softdex.score.product import Dot
 from softdex.solve.closed import newton, normal_equations
 from softdex.solve.closed.als import Alternating, from_svd, initial, with_fold_in
@@ -22,14 +22,21 @@ from softdex.solve.closed.row_systems import CG_STEPS
 from softdex.solve.loop import Schedule
 
 SPACE = {"alpha": (0.003, 0.3), "lam": (0.01, 0.3), "dim": [64, 128, 256]}
+
+
+def _guide(what: str) -> Guide:
+    return Guide("log", what, "seconds", "yes", "few events", "yes")
+
+
 VARIANTS = {
     "rg": Variant("The softmax expanded to second order, with every option.", space=SPACE),
     "rg2": Variant(
         "Vectors by the softmax expanded to squares, in closed form: fast, few sweeps.",
-        {}, ("beta", "interaction"), SPACE,
+        {}, ("beta", "interaction"), SPACE, {}, _guide("the softmax as squares, in closed form"),
     ),
     "rgx": Variant(
-        "RG2 that keeps the interaction of the items' scores as well.", {"beta": 1.0}, (), SPACE
+        "RG2 that keeps the interaction of the items' scores as well.",
+        {"beta": 1.0}, (), SPACE, {}, _guide("rg2 with the items' interaction"),
     ),
 }  # fmt: skip
 ITERATED = only(solver=("als", "newton_cg"))

@@ -16,7 +16,7 @@ from softdex.index.flat import Flat
 from softdex.index.imi.books import log_popularity
 from softdex.options import at_least_0, below_1, count, few, one_of, only, width
 from softdex.recipes.compose import Ids, Sampling, vectors_of
-from softdex.recipes.variant import Variant
+from softdex.recipes.variant import Guide, Variant
 from softdex.score.product import Dot
 from softdex.solve.gradient.feed import Sequences
 from softdex.solve.gradient.in_batch import OBJECTIVES, InBatch
@@ -28,13 +28,15 @@ VARIANTS = {
     "sequence": Variant("A history read in its order, with every option.", space=SPACE),
     "sasrec": Variant(
         "A history read in its order by self-attention predicts the next item.",
-        {"encoder": "attention"}, ("encoder",), SPACE,
+        {"encoder": "attention"}, ("encoder",), SPACE, {},
+        Guide("order", "self-attention over the history", "hours", "yes", "features=", "best"),
     ),
     "youtube_dnn": Variant(
         "The mean of the history, through three layers, predicts the next item.",
         {"encoder": "dnn", "dim": 24, "objective": "ssm", "index": "uniform", "negatives": 1000},
         ("encoder", "layers", "heads", "hidden", "dropout"),
-        {"lr": (0.0003, 0.01), "negatives": [100, 1000]},
+        {"lr": (0.0003, 0.01), "negatives": [100, 1000]}, {},
+        Guide("order", "the history's mean, through layers", "minutes", "yes", "features=", "best"),
     ),
 }  # fmt: skip
 WIDE, NARROW = 128, 64  # inner layers of youtube_dnn
