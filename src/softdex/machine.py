@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
 import re
+from collections.abc import Iterator
 
-import numba
 import pyarrow as pa
 import torch
 
 from softdex.errors import SoftdexError
+
+NO_MEMORY = re.compile("alloc|out of memory|overflow", re.IGNORECASE)  # as torch says it
+UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
+DURATION = re.compile("".join(rf"(?:(\d+(?:\.\d+)?)\s*{unit}\s*)?" for unit in UNITS))
 
 
 def set_threads(n: int) -> None:
@@ -19,6 +26,8 @@ def set_threads(n: int) -> None:
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise SoftdexError(f"threads: expected a whole number of at least 1, got {n!r}.")
+    import numba  # takes a while
+
     torch.set_num_threads(n)
     most: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
     numba.set_num_threads(min(n, most))
@@ -30,14 +39,48 @@ def pick_device(name: str) -> torch.device:
     """The device of this name; "auto" is a GPU if there is one, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
+        meant = (
+            " Did you mean 'cuda'?" if name.lower().startswith(("gpu", "cuda", "nvidia")) else ""
+        )
+        raise SoftdexError(
+            f"device: expected 'auto', 'cpu', 'cuda' or 'cuda:1', got {name!r}.{meant}"
+        )
+    device = torch.device(name)
     try:
-        device = torch.device(name)
-        if device.type not in ("cpu", "cuda"):
-            raise RuntimeError("expected auto, cpu or cuda")
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise SoftdexError(f"device {name!r} cannot be used here ({str(error)[:100]}).") from None
+        raise SoftdexError(f"device {name!r} cannot be used here ({_no_cuda(error)}).") from None
     return device
+
+
+def _no_cuda(error: Exception) -> str:
+    """Why a GPU cannot be used: the first sentence that torch says."""
+    if torch.version.cuda is None:
+        return "this torch is a CPU build"
+    count = torch.cuda.device_count()
+    return f"torch sees {count} GPUs" if count else re.split(r"[.\n]", str(error))[0][:100]
+
+
+def memory_of(device: torch.device) -> int:
+    """Bytes of memory that a device has."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@contextlib.contextmanager
+def within_memory(where: str) -> Iterator[None]:
+    """Turn a refused allocation into one sentence; also decorates a function."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not NO_MEMORY.search(str(error)):
+            raise
+        raise SoftdexError(
+            f"{where}: this machine has too little memory for these options. Choose smaller ones "
+            "(such as dim, hidden, batch_size, negatives or max_history)."
+        ) from None
 
 
 def parse_bytes(size: int | str) -> int:
@@ -53,3 +96,29 @@ def parse_bytes(size: int | str) -> int:
     if size < 2**20:
         raise SoftdexError(f"max_memory: expected at least 1 MiB, got {size} bytes.")
     return size
+
+
+def parse_seconds(where: str, time: float | str) -> float:
+    """A number of seconds, from a number or a time such as "10m" or "1h30m".
+
+    Example:
+        >>> parse_seconds("compare: budget", "1h30m")
+        5400.0
+    """
+    found = math.nan
+    if isinstance(time, str):
+        parts = DURATION.fullmatch(time.strip())
+        if parts:
+            found = sum(
+                float(n) * u for n, u in zip(parts.groups("0"), UNITS.values(), strict=True)
+            )
+        elif re.fullmatch(r"\d+(\.\d+)?", time.strip()):
+            found = float(time)
+    elif isinstance(time, (int, float)) and not isinstance(time, bool):
+        found = float(time)
+    if not 0 < found < math.inf:
+        raise SoftdexError(
+            f"{where}: expected a positive number of seconds or a time such as '10m' or '1h30m', "
+            f"got {time!r}."
+        )
+    return found

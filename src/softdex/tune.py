@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import qmc
 
 from softdex import recipes
+from softdex.data.expect import expect, expect_log
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
-from softdex.fit import check_log, make_job
+from softdex.fit import make_job
 from softdex.machine import parse_bytes
-from softdex.messages import METRIC, say
-from softdex.model.card import Card
+from softdex.messages import METRIC, at_volume, say
+from softdex.model.card import card_of
+from softdex.model.honest import check_train
 from softdex.model.learn import (
     assemble,
     begin,
@@ -25,6 +26,7 @@ from softdex.model.learn import (
     check_memory,
     finish,
     measurer,
+    warned,
 )
 from softdex.model.parts import known_from, parts_from
 from softdex.model.retriever import Retriever
@@ -76,7 +78,7 @@ class _Trial:
         self.recipe, self.name = recipe, recipes.entry(recipe).name
         self.options, self.train, self.valid = options, train, valid
         self.of, self.max_memory = of, max_memory
-        self.card = Card(self.name, options, train.sha256, train.card)
+        self.card = card_of(self.name, options, train)
         self.score, self.epochs = -float("inf"), 0
         self.model: Retriever | None = None
         self.run: Run | None = None
@@ -103,6 +105,7 @@ class _Trial:
             parts, known = parts_from(*made), known_from(self.train)
             self.score, self.epochs = measurer(self.name, parts, known, self.valid)(), 1
             return
+        self.card = warned(self.card, made, self.train)
         check_finite(self.card, made.encoder, made.scorer)
         kept = -(-self.of // KEPT)  # as many are held at a time
         check_memory(self.options, kept * made.memory(self.train), self.max_memory)
@@ -119,9 +122,11 @@ class _Trial:
             assert self.run is not None
             model = finish(self.card, self.run, self.train)
         model.card = model.card.measured("valid", model.evaluate(self.valid))
+        model.card = model.card.chosen_by(self.valid)
         return model
 
 
+@at_volume
 def tune(
     recipe: Recipe,
     train: Interactions,
@@ -131,6 +136,8 @@ def tune(
     space: Mapping[str, Any] | None = None,
     search_seed: int = 0,
     max_memory: int | str | None = None,
+    quiet: bool = False,
+    verbose: bool = False,
     **fixed: Any,
 ) -> Tuned:
     """Search for good options of a recipe by successive halving.
@@ -149,11 +156,14 @@ def tune(
             logarithmic scale. None takes the recipe's own, `softdex.recipes.space(recipe)`.
         search_seed: of the choice of settings; `seed` is that of the training, as in `fit`.
         max_memory: bytes (or "4GB") that settings in training may hold together.
+        quiet, verbose: print warnings only, or every epoch too.
         fixed: options with one value in every setting, also if `space` has them.
     """
     name, fixed = recipes.entry(recipe).name, recipes.check_options(recipe, fixed)
-    check_log("tune", train)
-    if not isinstance(valid, Holdout) or not len(valid.targets.ids):
+    expect_log("tune", train, "train")
+    expect(Holdout, "tune", valid, "valid")
+    check_train("tune", train, valid)
+    if not len(valid.targets.ids):
         raise SoftdexError("tune: expected a validation part with targets: valid= of a split.")
     if isinstance(settings, bool) or not isinstance(settings, int) or settings < 1:
         raise SoftdexError(f"tune: expected a number of settings >= 1, got {settings!r}.")
@@ -245,6 +255,8 @@ def _spread(
     """Distinct settings spread evenly over a space; the defaults first if they lie in it."""
     defaults, whole = recipes.options(recipe), _whole(recipe)
     first = {option: defaults[option] for option in space}
+    from scipy.stats import qmc  # takes a while to import
+
     found = [first] if all(_within(first[o], among) for o, among in space.items()) else []
     for point in qmc.Halton(len(space), seed=seed).random(settings - len(found)):
         setting = {

@@ -178,7 +178,7 @@ def _forbid(
     """Set the scores of items that must not come back to -inf."""
     stop = start + scores.shape[1]
     if allow is not None:
-        scores.masked_fill_(~allow[start:stop].to(scores.device), -torch.inf)
+        scores.masked_fill_(~allow[..., start:stop].to(scores.device), -torch.inf)
     if exclude is not None:
         low, high = np.searchsorted(exclude[0], (start, stop))
         columns = torch.from_numpy(exclude[0][low:high].astype(np.int64) - start)

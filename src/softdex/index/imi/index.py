@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, ClassVar, NamedTuple, Self, final
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
 import torch
@@ -20,10 +20,12 @@ from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, edited, reor
 from softdex.index.flat import Flat
 from softdex.index.imi.books import all_cells, cell_of, trained
 from softdex.index.imi.search import in_blocks
-from softdex.kernels.scan import Lists, prepare, scan
 from softdex.messages import say
 from softdex.score.contract import Product
-from softdex.shapes import DOUBLES, FLAGS, FLOATS, INTS, LONGS, Layout, Sizes, Tensors
+from softdex.shapes import DOUBLES, FLAGS, FLOATS, INTS, LONGS, Layout, Sizes, Tensors, moderate
+
+if TYPE_CHECKING:
+    from softdex.kernels.scan import Lists
 
 LAST = ("uniform", "popularity", "exact")
 ROUNDS, WARM_ROUNDS = 25, 4  # of k-means: for new codebooks, and for a refit
@@ -113,6 +115,7 @@ class Imi:
     def check(tensors: Tensors, sizes: Sizes, scorer: Any) -> None:
         """Refuse cells and settings that do not exist, and an index without a living item."""
         methods.check(tensors, sizes, scorer)
+        moderate({name: tensors[name] for name in ("words", "logw")}, sizes)
         cell, last, effort = tensors["cell"], int(tensors["last"]), float(tensors["effort"])
         inside = int(cell.min()) >= 0 and int(cell.max()) < sizes["C"] ** 2
         if not (inside and last in range(len(LAST)) and effort > 0 and scorer.is_product):
@@ -217,6 +220,8 @@ class Imi:
             return flat.search(query, k, filter=filter, max_memory=max_memory)
         if query.device.type != "cpu":
             return in_blocks(self, query, k, enough, filter, max_memory)
+        from softdex.kernels.scan import scan  # loads numba
+
         projected = self.scorer.project(query.detach()).float().numpy()
         exclude, allow = (None, None) if filter is None else (filter.exclude, filter.allow)
         mask = None if allow is None else allow.cpu().numpy()
@@ -225,6 +230,8 @@ class Imi:
 
     def _lists(self) -> Lists:
         """Return the items in cell order; they are cached until a vector changes."""
+        from softdex.kernels.scan import prepare  # loads numba
+
         version = self.scorer.version
         if self._kept is None or self._kept[0] != version:
             living = self.order[: int(self.starts[-1])]

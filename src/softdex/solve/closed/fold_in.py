@@ -12,7 +12,18 @@ from torch import Tensor, nn
 from softdex.data.ragged import Ragged
 from softdex.encode.table import Table
 from softdex.encode.version import Version
-from softdex.shapes import DOUBLES, FLOATS, Layout, Sizes, Tensors, arguments, kept
+from softdex.shapes import (
+    DOUBLES,
+    FLOATS,
+    Layout,
+    Sizes,
+    Tensors,
+    arguments,
+    check_made,
+    kept,
+    moderate,
+    most_of,
+)
 from softdex.solve.closed.normal_equations import (
     Shared,
     from_terms,
@@ -22,7 +33,6 @@ from softdex.solve.closed.normal_equations import (
     shared_by_users,
     users_side,
 )
-from softdex.solve.closed.row_systems import solve_exactly
 
 
 @final
@@ -60,7 +70,10 @@ class FoldIn(nn.Module):
 
     @staticmethod
     def check(tensors: Tensors, sizes: Sizes) -> None:
-        """Refuse totals below 0."""
+        """Refuse a loss without a minimum, totals below 0, and numbers that could overflow."""
+        from_terms(tensors["terms"])
+        moderate({"vectors.weight": tensors["vectors.weight"]}, sizes)
+        check_made("the encoder", most_of(tensors["total"]))
         if bool((tensors["total"] < 0).any()):
             raise ValueError("encoder.total holds numbers below 0")
 
@@ -100,6 +113,8 @@ class FoldIn(nn.Module):
 
     def new_users(self, matrix: sp.csr_matrix) -> Tensor:
         """Solve for vectors (U, D) of new users, from confidences users x items."""
+        from softdex.solve.closed.row_systems import solve_exactly  # loads numba
+
         weight = self.items.weight
         kept = self._shared
         if kept is None or kept[0] != self.items.version:
@@ -112,6 +127,8 @@ class FoldIn(nn.Module):
 
         The sum over items in exact RGx does not include the new items.
         """
+        from softdex.solve.closed.row_systems import solve_exactly  # loads numba
+
         weight = self.vectors.weight
         total = self.total.cpu().numpy().astype(np.float64)
         side = items_side(matrix, total, self.loss).to(weight.device)
