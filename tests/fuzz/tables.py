@@ -168,7 +168,9 @@ def as_text(random: Random, cells: dict[str, list[str]], separator: str) -> str:
     else:
         out = io.StringIO()
         quoting = random.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC])
-        if end == "\r" and "\n" in "".join(sum(lines, [])):  # which QUOTE_MINIMAL would leave bare
+        if end == "\r" and any(
+            "\n" in cell for line in lines for cell in line
+        ):  # which QUOTE_MINIMAL would leave bare
             quoting = csv.QUOTE_ALL
         csv.writer(out, delimiter=separator, lineterminator=end, quoting=quoting).writerows(lines)
         text = out.getvalue()
