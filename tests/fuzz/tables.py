@@ -168,10 +168,8 @@ def as_text(random: Random, cells: dict[str, list[str]], separator: str) -> str:
     else:
         out = io.StringIO()
         quoting = random.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC])
-        if end == "\r" and any(
-            "\n" in cell for line in lines for cell in line
-        ):  # which QUOTE_MINIMAL would leave bare
-            quoting = csv.QUOTE_ALL
+        if end == "\r" and any("\n" in cell for line in lines for cell in line):
+            quoting = csv.QUOTE_ALL  # QUOTE_MINIMAL would leave a bare line feed
         csv.writer(out, delimiter=separator, lineterminator=end, quoting=quoting).writerows(lines)
         text = out.getvalue()
     return text if random.random() < 0.7 else text.removesuffix(end)

@@ -27,6 +27,9 @@ Columns = Annotated[str, typer.Option(help="Item columns to show, comma-separate
 ListLength = Annotated[int, typer.Option(help="Length of each list.")]
 Cutoffs = Annotated[str | None, typer.Option(help="Cut-offs of the metrics, e.g. 10,20,50.")]
 MaxMemory = Annotated[str | None, typer.Option(help="Memory limit of a ranking block: 2GB.")]
+TableFile = Annotated[
+    Path | None, typer.Option(help="File to write: .parquet, .arrow, .csv, .tsv or .jsonl.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel="Output")]
 
 
