@@ -410,9 +410,9 @@ def test_a_model_that_counts_has_no_softmax(parts: sdx.Split, recipe: str) -> No
 
 @pytest.mark.parametrize(("kind", "asked", "words"), [
     ("closed form", {}, "expected users, or history="),
-    ("closed form", {"users": ["nobody"]}, r"1 unknown users \('nobody'\)"),
+    ("closed form", {"users": ["nobody"]}, r"1 unknown user \('nobody'\)"),
     ("closed form", {"history": ["i003"]}, "one list per user"),
-    ("closed form", {"history": [["no such item"]]}, "1 unknown items in history"),
+    ("closed form", {"history": [["no such item"]]}, "1 unknown item in history"),
     ("closed form", {"history": [["i003"], []]}, "history 1 is empty"),
     ("closed form", {"users": ["u001"], "history": []}, "1 users but 0 histories"),
     ("dot with a bias", {"history": [["i003"]]}, "cannot read a history"),
@@ -427,13 +427,13 @@ def test_nobody_is_refused_before_anything_is_computed(
 
 
 @pytest.mark.parametrize(("items", "words"), [
-    (["i003", "nothing"], r"1 unknown items \('nothing'\)"),
-    (3, "1 unknown items"),
-    ([None], "1 unknown items"),
+    (["i003", "nothing"], r"1 unknown item \('nothing'\)"),
+    (3, "1 unknown item"),
+    ([None], "expected items as keys"),
     ([["i003"], ["i003"]], "3 users but 2 lists of items"),
     ([["i003"], ["i003"], ["i003", "i004"]], "all of the same length"),
     ([["i003"], "i003", ["i003"]], "one list per user"),
-    ([["i003"], ["nothing"], ["i003"]], r"1 unknown items \('nothing'\)"),
+    ([["i003"], ["nothing"], ["i003"]], r"1 unknown item \('nothing'\)"),
     ([[["i003"]], [["i003"]], [["i003"]]], "items"),
 ])  # fmt: skip
 def test_items_that_do_not_fit_are_refused(model: sdx.Retriever, items: Any, words: str) -> None:

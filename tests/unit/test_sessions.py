@@ -130,7 +130,7 @@ def test_recipes_that_read_sets_and_logs_with_time_say_nothing(parts: sdx.Split)
 
 
 def test_the_error_of_clicks_is_over_sessions(log: sdx.Interactions) -> None:
-    """Clicks of a session are alike: the error of the mean is what drawing sessions shows."""
+    """Clicks of a session are alike, so the error of the mean is that of drawing sessions."""
     split = sdx.split.next_item(log, order="random")
     result = sdx.fit("item_cf", split.train).evaluate(split.test, 5)
     values, users = result.per_user["recall@5"].astype(float), result.users

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from softdex.data.interactions import Interactions
 from softdex.errors import DataError, SoftdexError
 from softdex.evaluate.lists import evaluate as evaluate_lists
 from softdex.evaluate.result import Result
-from softdex.files import save_text, write_atomically
+from softdex.files import check_folder, save_text, write_atomically
 from softdex.fit import fit as train_model
 from softdex.fit import refitted
 from softdex.messages import say
@@ -36,15 +35,13 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
     Config and checkpoints are in the folder from the start, so that `resume` can continue a run
     that was stopped.
     """
-    name = plan.get("recipe")
-    if name is None:
-        raise SoftdexError(f"fit: expected a recipe. Known: {', '.join(recipes.names())}.")
+    name = plan["recipe"]
     _check_recipe(name, plan)
     out = Path(plan.setdefault("out", f"runs/{name}"))
     stopped = (out / CHECKPOINT).exists()
     _check_folder(out, stopped=stopped, force=force, resume=resume)
+    check_folder(out, "fit")
     _, (train, valid, test) = prepare(plan)
-    _check_writable(out)
     began = time.perf_counter()
     before = (out / CONFIG).read_bytes() if (out / CONFIG).exists() else None
     (out / ASIDE).unlink(missing_ok=True)
@@ -187,15 +184,6 @@ def _check_folder(out: Path, *, stopped: bool, force: bool, resume: bool) -> Non
         raise SoftdexError(f"fit: {out} holds a model already. Pass --force to replace it.")
     if out.exists() and not out.is_dir():
         raise SoftdexError(f"fit: {out} is a file. Expected a folder for the run.")
-
-
-def _check_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be written to, before training."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except (OSError, ValueError) as error:
-        raise SoftdexError(f"fit: cannot write into {folder} ({error}).") from None
 
 
 def _put_back(out: Path, config: bytes | None) -> None:
