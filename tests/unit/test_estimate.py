@@ -450,8 +450,8 @@ def test_memory_that_is_no_memory_is_refused_at_once(model: sdx.Retriever, limit
 def test_a_holdout_that_cannot_be_asked_is_refused(model: sdx.Retriever, parts: sdx.Split) -> None:
     other = sdx.split.leave_last(sdx.synthetic.world(users=30, items=20).interactions())
     for wrong, words in (
-        (None, "expected a holdout made by a split, got NoneType"),
-        (parts.train, "expected a holdout made by a split, got Interactions"),
+        (None, "expected a holdout, got None"),
+        (parts.train, "expected a holdout, got a log"),
         (other.valid, "the holdout is of another log"),
         (parts.valid.take(np.arange(0)), "no user of the holdout has both"),
         (replace(parts.valid, targets=empty(len(parts.valid))), "no user of the holdout has both"),

@@ -340,7 +340,7 @@ def test_other_arguments_are_checked_by_name(counts: sdx.Retriever) -> None:
 def test_evaluate_refuses_what_is_not_its_holdout(
     model: sdx.Retriever, near: sdx.Retriever, parts: sdx.Split
 ) -> None:
-    with pytest.raises(DataError, match="expected a holdout made by a split, got Interactions"):
+    with pytest.raises(DataError, match="evaluate: expected a holdout, got a log"):
         model.evaluate(parts.train)
     with pytest.raises(DataError, match="the holdout is of another log"):
         near.evaluate(parts.test)

@@ -122,6 +122,7 @@ def _as_array(keys: Any) -> pa.Array:
     if isinstance(keys, (str, bytes)):
         raise DataError(f"keys: expected a list of keys, got {keys!r}. Write [{keys!r}].")
     if isinstance(keys, (pa.Array, pa.ChunkedArray)):
+        keys.validate(full=True)
         return combined(keys)
     if hasattr(keys, "__arrow_c_stream__") or hasattr(keys, "__arrow_c_array__"):
         return combined(pa.chunked_array(keys))

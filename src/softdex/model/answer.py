@@ -13,17 +13,14 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from softdex.data.holdout import Holdout
 from softdex.data.keys import as_list, find
 from softdex.data.ragged import Ragged
-from softdex.encode.contract import Encoder
 from softdex.errors import SoftdexError
-from softdex.evaluate.evaluate import Search
-from softdex.index.contract import MAX_MEMORY, Filter, Hits, Index
+from softdex.index.contract import MAX_MEMORY, Filter, Hits
 from softdex.index.flat import Flat
 from softdex.machine import parse_bytes
 from softdex.messages import progress, say
-from softdex.model.asking import Asked, batch_size, blocks, everybody, query, query_of, who
+from softdex.model.asking import Asked, batch_size, blocks, everybody, query_of, who
 from softdex.model.at_most import best
 from softdex.model.empty import why_empty
 from softdex.model.recommendations import Recommendations
@@ -143,32 +140,6 @@ def search(
     """Search the best k items per user (B,)."""
     asked = query_of(model, users, history)
     return model.index.search(asked, k, filter=filter, max_memory=max_memory)
-
-
-def searcher(
-    encoder: Encoder,
-    index: Index,
-    seen: Ragged,
-    *,
-    by_features: bool = False,
-    max_memory: int = MAX_MEMORY,
-) -> Search:
-    """Return a search for `softdex.evaluate`, of an encoder and an index that may be in training.
-
-    Args:
-        encoder, index: parts to measure, as they are at each search.
-        seen: training events per user.
-        by_features: whether users have vectors by their features.
-        max_memory: bytes of scores held at a time.
-    """
-
-    def found(part: Holdout, k: int, exact: bool) -> np.ndarray:
-        asked = query(encoder, seen, part.users, part.history, by_features=by_features)
-        filter, effort = Filter(part.masked), np.inf if exact else None
-        hits = index.search(asked, k, filter=filter, effort=effort, max_memory=max_memory)
-        return hits.ids.cpu().numpy()
-
-    return found
 
 
 # inside ------------------------------------------------------------------------------------------

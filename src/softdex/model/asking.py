@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from softdex.data.expect import expect
 from softdex.data.holdout import Holdout
 from softdex.data.keys import Keys, as_list, find
 from softdex.data.ragged import Ragged, empty, offsets
@@ -94,11 +95,7 @@ def check(
     by_features: bool = False,
 ) -> None:
     """Refuse what is no holdout, is of another log, or has users that cannot be served."""
-    if not isinstance(holdout, Holdout):
-        raise DataError(
-            f"{where}: expected a holdout made by a split, got {type(holdout).__name__}. "
-            "Split the log: train, valid, test = sdx.split.per_user(log)."
-        )
+    expect(Holdout, where, holdout)
     if (holdout.user_keys, holdout.item_keys) != (known.users, known.items):
         raise DataError(
             f"{where}: the holdout is of another log (its users or items differ from the "

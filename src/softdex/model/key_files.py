@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from softdex.data.paths import TEXT
 from softdex.data.roles import find_key_column
-from softdex.data.sources import TEXT, Source, open_source
+from softdex.data.sources import Source, open_source
 from softdex.errors import DataError
 
 SEPARATORS = ",;|\t:"
@@ -56,5 +57,5 @@ def _one_per_line(file: Path, role: str) -> list[str] | None:
         if not first or any(sign in first for sign in SEPARATORS):
             return None
         lines = [line.strip().strip('"') for line in opened]
-    header = _found(Source(str(file), [first]), role) is not None
+    header = _found(Source(str(file), [first], [], []), role) is not None
     return [line for line in ([] if header else [first]) + lines if line]

@@ -22,18 +22,21 @@ from softdex.evaluate.evaluate import evaluate
 from softdex.index.contract import MAX_MEMORY
 from softdex.machine import pick_device
 from softdex.messages import METRIC, say
-from softdex.model.answer import searcher
 from softdex.model.artifact import plain
 from softdex.model.asking import batch_size, check
-from softdex.model.card import Card
+from softdex.model.card import Card, card_of
 from softdex.model.kinds import saved_tensors
+from softdex.model.measure import searcher
 from softdex.model.parts import Known, Parts, known_from, parts_from
 from softdex.model.retriever import Retriever
 from softdex.model.start import take_over
 from softdex.shapes import not_finite
 from softdex.solve.checkpoint import Checkpointer
+from softdex.solve.gradient.feed import Sequences, Windows
+from softdex.solve.gradient.trainer import Descent
 from softdex.solve.loop import Job, Listen, Measure, Outcome, Run, Trainer
 
+IN_ROW_ORDER = "the log has no time, so histories were read in the order of its rows"
 CUTOFF = 20
 MEASURED_USERS = 2000  # of the holdout, after each epoch
 BLOCK = 2**18  # rows that a feature tower makes vectors of at a time
@@ -67,7 +70,10 @@ def learn(
         until: moment of the monotonic clock at which the training stops.
         listen: called with the record of each epoch instead of printing it.
     """
-    card = Card(recipe, options, log.sha256, log.card)
+    card = warned(card_of(recipe, options, log), made, log)
+    card = card if valid is None else card.chosen_by(valid)
+    for warning in card.warnings:
+        say(f"{recipe}: {warning}")
     check_finite(card, made.encoder, made.scorer)
     if start is not None:
         take_over(recipe, made.encoder, made.scorer, log, start)
@@ -110,6 +116,14 @@ def begin(
     return run
 
 
+def warned(card: Card, made: Job, log: Interactions) -> Card:
+    """Return the card with what to know of this training before trusting its metrics."""
+    ordered = isinstance(made, Descent) and isinstance(made.parts.feed, (Sequences, Windows))
+    if not ordered or log.time is not None:
+        return card
+    return replace(card, warnings=[IN_ROW_ORDER])
+
+
 def finish(card: Card, run: Run, log: Interactions) -> Retriever:
     """End a run and return the model of its best epoch."""
     outcome = run.finish()
@@ -128,7 +142,7 @@ def assemble(
     recipe: str, options: Mapping[str, Any], log: Interactions, encoder: Any, scorer: Any
 ) -> Retriever:
     """Make a model of parts that need no training, with the keys and histories of a log."""
-    card = Card(recipe, options, log.sha256, log.card)
+    card = card_of(recipe, options, log)
     check_finite(card, encoder, scorer)
     return Retriever(card, parts_from(encoder, scorer), known_from(log))
 

@@ -12,22 +12,19 @@ import pyarrow.compute as pc
 
 from softdex.data.arrow import plain_table
 from softdex.data.holdout import Holdout
-from softdex.data.keys import Keys, as_list
+from softdex.data.keys import Keys
 from softdex.data.ragged import Ragged
 from softdex.encode.contract import Encoder
 from softdex.encode.features.tower import Tower
-from softdex.errors import DataError, SoftdexError
-from softdex.evaluate.evaluate import evaluate
+from softdex.errors import DataError
 from softdex.evaluate.result import Result
 from softdex.index.contract import MAX_MEMORY, Filter, Index
 from softdex.machine import parse_bytes
-from softdex.model import answer, asking, estimate, export, grow
+from softdex.model import answer, asking, estimate, export, grow, measure
 from softdex.model.card import Card
 from softdex.model.parts import Known, Parts
 from softdex.model.recommendations import Recommendations
 from softdex.model.rules import Rules
-
-MOST_PLACES = 1000  # of a list that `evaluate` ranks, or as many as there are items
 
 
 @final
@@ -207,6 +204,9 @@ class Retriever:
         empty: str | None = None,
         repeats: str | None = None,
         ideal: str | None = None,
+        metrics: str | Sequence[str] | None = None,
+        leak: str = "refuse",
+        known_users: str = "history",
         max_memory: int | str = MAX_MEMORY,
     ) -> Result:
         """Measure the model on a holdout: precision, recall, NDCG and more at each cut-off.
@@ -218,21 +218,15 @@ class Retriever:
                 the two and their overlap.
             empty, repeats, ideal: conventions; see `softdex.evaluate.evaluate`. None takes those
                 of the split's protocol.
+            metrics: names such as "recall" or ["ndcg", "mrr"]; None reports all.
+            leak: `refuse` targets that the model was trained on, or `allow` them with a note.
+            known_users: whether users in training are ranked by the `history` of the holdout, with
+                their validation events, by recipes that can; or as `trained`.
             max_memory: bytes (or "2GB") of scores held at a time.
         """
-        self.check(holdout)
-        limit, cutoffs = parse_bytes(max_memory), [asking.whole("evaluate", c) for c in as_list(k)]
-        longest, most = max(cutoffs, default=1), max(MOST_PLACES, len(self.items))
-        if longest > most:
-            raise SoftdexError(f"evaluate: expected k of at most {most:,}, got {longest:,}.")
-        by_features = self.user_tower is not None
-        search = answer.searcher(
-            self.encoder, self.index, self.seen, by_features=by_features, max_memory=limit
-        )
-        return evaluate(
-            search, holdout, item_counts=self.item_counts, k=cutoffs, index=index,
-            empty=empty, repeats=repeats, ideal=ideal,
-            batch=asking.batch_size(self.encoder, limit, longest),
+        return measure.evaluated(
+            self, holdout, k, index=index, empty=empty, repeats=repeats, ideal=ideal,
+            metrics=metrics, leak=leak, known_users=known_users, max_memory=max_memory,
         )  # fmt: skip
 
     def check(self, holdout: Holdout, where: str = "evaluate") -> None:

@@ -29,6 +29,8 @@ MODEL_FILE = "model.sdx"  # of a run folder
 CHANGES = {"temperature": (int, float), "added": dict, "removed": int, "drift": (int, float)}
 """What may change after training, and its type; a file has only what did change."""
 
+RECORDS = {"refitted": bool, "selected": str, "warnings": list}  # of the card
+
 
 def save(model: Retriever, path: Path) -> None:
     """Write a model as one file; a failure leaves an older file as it was."""
@@ -111,5 +113,5 @@ def _rebuilt(contents: artifact.Contents) -> Retriever:
 
 def _check_changes(manifest: dict[str, Any]) -> None:
     """Refuse changes that cannot have happened."""
-    artifact.check_kinds(manifest, CHANGES | {"refitted": bool}, needed=False)
+    artifact.check_kinds(manifest, CHANGES | RECORDS, needed=False)
     artifact.check_kinds(manifest.get("added", {}), {"users": int, "items": int}, needed=False)
