@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from softdex.errors import SoftdexError as SoftdexError
     from softdex.evaluate.lists import evaluate as evaluate
     from softdex.evaluate.result import Result as Result
-    from softdex.fit import fit as fit
     from softdex.machine import set_threads as set_threads
     from softdex.model.from_torch import from_torch as from_torch
     from softdex.model.kinds import register as register
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from softdex.model.saving import load as load
     from softdex.tune import Tuned as Tuned
     from softdex.tune import tune as tune
+    from softdex.typed import fit as fit
 
 __version__ = "0.1.0"
 MODULES = {

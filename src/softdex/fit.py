@@ -15,7 +15,7 @@ from softdex.data.expect import expect, expect_log
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
-from softdex.machine import parse_bytes, parse_seconds
+from softdex.machine import parse_bytes, parse_seconds, within_memory
 from softdex.messages import at_volume
 from softdex.model.honest import check_train
 from softdex.model.learn import assemble, learn
@@ -124,6 +124,7 @@ def train_once(
     )  # fmt: skip
 
 
+@within_memory("fit")
 def make_job(recipe: Recipe, train: Interactions, chosen: Mapping[str, Any]) -> Any:
     """What a recipe makes of a log; options that name a saved model become the model."""
     kinds = recipe_kinds(recipe)

@@ -22,6 +22,7 @@ import softdex as sdx
 from softdex.cli import app as cli
 from softdex.cli import run
 from softdex.cli.demo import RELATIVES, TREES
+from softdex.recipes.catalogue import DEFAULT
 
 
 class Done(NamedTuple):
@@ -420,13 +421,45 @@ def test_compare_shows_what_has_finished_when_a_recipe_fails(
 def test_recipes_doctor_version_and_help(softdex: Softdex) -> None:
     assert softdex("recipes", "--json").json()["popular"] == {"half_life": None}
     assert "-o neighbours=200" in softdex("recipes", "item_cf").out
-    assert "half_life=None" in softdex("recipes").out
     facts = softdex("doctor", "--json").json()
     assert facts["softdex"] == sdx.__version__
     assert isinstance(facts["troubles"], list)
     assert "matrix product" in softdex("doctor").out
     assert softdex("--version").out.strip() == sdx.__version__
     assert "Usage" in softdex("--help").out
+
+
+@pytest.mark.usefixtures("loud")
+def test_fit_without_a_recipe_takes_a_default_and_says_how_to_choose(softdex: Softdex) -> None:
+    done = softdex("fit", "clicks.csv", "--json", "-o", "dim=8")
+    assert done.json()["recipe"] == DEFAULT
+    assert (
+        f"recipe: {DEFAULT}, quick and good untuned; --recipe chooses another, `softdex recipes` "
+        "lists them\n"
+    ) in done.err
+    assert softdex("fit", "-c", f"runs/{DEFAULT}/config.toml", "--out", "again").code == 0
+    assert sdx.load("again").options == sdx.load(f"runs/{DEFAULT}").options
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("fit x.csv -r rg", ["rg", "rg2", "rgx"]),
+        ("fit x.csv -r ssm -o neg", ["negatives="]),
+        ("fit x.csv -o ste", ["steps="]),
+        ("fit x.csv -r rg2 -o solver=n", ["solver=newton_cg"]),
+        ("fit x.csv -r no_such -o ne", []),
+        ("recipes it", ["item_cf"]),
+    ],
+)
+def test_the_shell_completes_recipes_and_their_options(
+    typed: str, completed: list[str], softdex: Softdex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["softdex", *typed.split()]
+    monkeypatch.setenv("_SOFTDEX_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", " ".join(words))
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    assert softdex().out.split() == completed
 
 
 def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -> None:
@@ -449,8 +482,7 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("fit", ["expected a recipe. Known: "]),
-        ("fit clicks.csv", ["expected a recipe"]),
+        ("fit", ["expected a log: a path, or source ="]),
         ("fit -r popular", ["expected a log: a path, or source ="]),
         ("fit clicks.csv -r item_fc", ["unknown recipe 'item_fc'. Did you mean 'item_cf'?"]),
         ("fit clicks.csv -r ../run", ["unknown recipe '../run'"]),

@@ -35,9 +35,7 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
     Config and checkpoints are in the folder from the start, so that `resume` can continue a run
     that was stopped.
     """
-    name = plan.get("recipe")
-    if name is None:
-        raise SoftdexError(f"fit: expected a recipe. Known: {', '.join(recipes.names())}.")
+    name = plan["recipe"]
     _check_recipe(name, plan)
     out = Path(plan.setdefault("out", f"runs/{name}"))
     stopped = (out / CHECKPOINT).exists()

@@ -20,12 +20,12 @@ from softdex.encode.table import Table
 from softdex.errors import SoftdexError, first_few
 from softdex.evaluate.evaluate import evaluate
 from softdex.index.contract import MAX_MEMORY
-from softdex.machine import pick_device
+from softdex.machine import memory_of, pick_device
 from softdex.messages import METRIC, say
 from softdex.model.artifact import plain
 from softdex.model.asking import batch_size, check
 from softdex.model.card import Card, card_of
-from softdex.model.kinds import saved_tensors
+from softdex.model.kinds import check_parts
 from softdex.model.measure import searcher
 from softdex.model.parts import Known, Parts, known_from, parts_from
 from softdex.model.retriever import Retriever
@@ -130,11 +130,7 @@ def finish(card: Card, run: Run, log: Interactions) -> Retriever:
     encoder, scorer = run.parts
     _zero_untrained(scorer, run.trainer, log.item_counts)
     parts = _materialised(parts_from(encoder, scorer, run.trainer.served()))
-    if wrong := not_finite(saved_tensors(encoder, scorer)):
-        raise SoftdexError(
-            f"fit: after training, {first_few(wrong)} hold values that are not finite. Choose less "
-            "extreme options (a lower lr, if there is one)."
-        )
+    _check(parts, "after training, ")
     return Retriever(replace(card, training=_record(outcome)), parts, known_from(log))
 
 
@@ -144,7 +140,9 @@ def assemble(
     """Make a model of parts that need no training, with the keys and histories of a log."""
     card = card_of(recipe, options, log)
     check_finite(card, encoder, scorer)
-    return Retriever(card, parts_from(encoder, scorer), known_from(log))
+    parts = parts_from(encoder, scorer)
+    _check(parts)
+    return Retriever(card, parts, known_from(log))
 
 
 def measurer(recipe: str, parts: Parts, known: Known, valid: Holdout) -> Measure:
@@ -179,14 +177,29 @@ def check_finite(card: Card, encoder: nn.Module, scorer: nn.Module) -> None:
 
 
 def check_memory(options: Mapping[str, Any], needed: int, most: int | None) -> None:
-    """Refuse a training that needs more than `most` bytes."""
-    if most is None or needed <= most:
-        return
+    """Refuse a training that needs more than `most` bytes, or than its device has."""
+    device = pick_device(str(options.get("device", "auto")))
+    limits = {
+        "max_memory": most or math.inf,
+        f"the memory of this {device.type}": memory_of(device),
+    }
     knobs = [name for name in ("dim", "batch_size", "negatives") if name in options] or ["dim"]
-    raise SoftdexError(
-        f"fit: the training needs about {needed / 1e9:.2f} GB, max_memory is {most / 1e9:.2f} GB. "
-        f"Lower {' or '.join(knobs)}."
-    )
+    for what, limit in limits.items():
+        if needed > limit:
+            raise SoftdexError(
+                f"fit: the training needs about {needed / 1e9:.2f} GB, {what} is "
+                f"{limit / 1e9:.2f} GB. Lower {' or '.join(knobs)}."
+            )
+
+
+def _check(parts: Parts, when: str = "") -> None:
+    """Refuse parts that no file could hold: every model that is returned can be saved and used."""
+    try:
+        check_parts(parts.encoder, parts.index)
+    except ValueError as error:
+        raise SoftdexError(
+            f"fit: {when}{error}. Choose less extreme options (a lower lr, if there is one)."
+        ) from None
 
 
 # inside ------------------------------------------------------------------------------------------
