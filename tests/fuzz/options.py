@@ -38,6 +38,13 @@ def log_of(which: int) -> sdx.Interactions:
     return log
 
 
+def warm() -> None:
+    """Make the logs, and train once: the first training imports for a while."""
+    for which in range(4):
+        log_of(which)
+    sdx.fit("ssm", log_of(0), dim=2, epochs=1, device="cpu")
+
+
 def hostile(kind: Any, name: str, draw: np.random.Generator) -> Any:
     """A value for an option of this annotation."""
     if draw.random() < 0.05:
