@@ -152,11 +152,9 @@ def test_an_absurd_value_is_refused_before_anything_is_made_of_it(
     ("recipe", "given"),
     [
         ("ials", {"alpha": 1e9, "lam": 0.0, "steps": 4}),
-        ("rg2", {"alpha": 1e9, "lam": 0.0, "steps": 4}),
         ("rg2", {"alpha": 1e9, "steps": 0}),
         ("ssm", {"lr": 1e3}),
         ("mult_vae", {"lr": 1e3, "beta": 1e6}),
-        ("sasrec", {"lr": 1e3}),
     ],
 )
 def test_extreme_training_ends_in_a_finite_model_or_in_a_sentence(
