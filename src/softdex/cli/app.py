@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -113,8 +114,19 @@ def use_threads(n: int | None) -> None:
         set_threads(n)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came."""
+
+
+def terminate(number: int, frame: object) -> None:
+    """End as Ctrl-C does, so that nothing is left half-written."""
+    raise Terminated
+
+
 def main() -> None:
-    """Run the command line; a user's mistake is one line and exit code 2, Ctrl-C is 130."""
+    """Run the command line; a user's mistake is one line and exit code 2, Ctrl-C is 130, and
+    SIGTERM is 143."""
+    before = signal.signal(signal.SIGTERM, terminate)
     try:
         app()
     except (SoftdexError, MemoryError, OSError) as error:
@@ -125,5 +137,7 @@ def main() -> None:
             f"error: {text}", style="red", markup=False
         )
         sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except KeyboardInterrupt as stopped:
+        sys.exit(143 if isinstance(stopped, Terminated) else 130)
+    finally:
+        signal.signal(signal.SIGTERM, before)
