@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent
 
 def folder() -> str | None:
     """The folder for compiled code where neither package nor home can be written to, else None."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if os.environ.get(SETTING) or _can_write(PACKAGE) or _can_write(Path(home)):
         return None
     import tempfile  # takes a while

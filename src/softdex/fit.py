@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,18 +11,20 @@ from typing import Any
 
 import numpy as np
 
+from softdex.data.expect import expect, expect_log
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
-from softdex.errors import DataError, SoftdexError
-from softdex.machine import parse_bytes
+from softdex.errors import SoftdexError
+from softdex.machine import parse_bytes, parse_seconds, within_memory
 from softdex.messages import at_volume
+from softdex.model.honest import check_train
 from softdex.model.learn import assemble, learn
 from softdex.model.retriever import Retriever
 from softdex.model.saving import load
 from softdex.options import names_model
 from softdex.recipes.catalogue import Recipe, checked, entry, make, options
 from softdex.recipes.catalogue import kinds as recipe_kinds
-from softdex.solve.loop import Job
+from softdex.solve.loop import Job, Listen
 
 
 @at_volume
@@ -34,6 +38,7 @@ def fit(
     folder: str | Path | None = None,
     resume: bool = False,
     max_memory: int | str | None = None,
+    max_seconds: float | str | None = None,
     quiet: bool = False,
     verbose: bool = False,
     **given: Any,
@@ -50,6 +55,8 @@ def fit(
         folder: where checkpoints and the training log are written; None writes nothing.
         resume: continue from the checkpoint in `folder`; on a CPU the model is bit-identical.
         max_memory: bytes (or "4GB"); a training that needs more is refused before it starts.
+        max_seconds: seconds (or "10m") after which a recipe that trains in epochs stops; the best
+            epoch is kept.
         quiet, verbose: print warnings only, or every epoch too.
         given: options of the recipe; `softdex recipes NAME` lists them.
 
@@ -61,7 +68,12 @@ def fit(
         ['milk']
     """
     given, name = checked(recipe, given), entry(recipe).name
-    check_log("fit", train)
+    expect_log("fit", train, "train")
+    if valid is not None:
+        expect(Holdout, "fit", valid, "valid")
+        check_train("fit", train, valid)
+    if start is not None:
+        expect(Retriever, "fit", start, "start")
     if valid is not None and not len(valid.targets.ids):
         valid = None
     if refit and valid is None:
@@ -70,17 +82,18 @@ def fit(
         raise SoftdexError("fit: resume=True needs folder=, where the checkpoint is.")
     chosen = options(recipe) | given
     limit = None if max_memory is None else parse_bytes(max_memory)
-    made = make_job(recipe, train, chosen)
-    if not isinstance(made, Job):
-        if start is not None or refit:
-            raise SoftdexError(
-                f"fit: {name} is found in one step with these options: no start= and no refit=."
-            )
-        model = assemble(name, chosen, train, *made)
-    else:
-        place = None if folder is None else Path(folder)
-        keep = {"start": start, "resume": resume, "max_memory": limit}
-        model = learn(name, chosen, made, train, valid=valid, folder=place, **keep)  # type: ignore[arg-type]
+    until = math.inf
+    if max_seconds is not None:
+        until = time.monotonic() + parse_seconds("fit: max_seconds", max_seconds)
+    place = None if folder is None else Path(folder)
+    model = train_once(
+        recipe, chosen, train, valid, start=start, folder=place, resume=resume, max_memory=limit,
+        until=until,
+    )  # fmt: skip
+    if model.card.training is None and (start is not None or refit):
+        raise SoftdexError(
+            f"fit: {name} is found in one step with these options: no start= and no refit=."
+        )
     if valid is not None:
         model.card = model.card.measured("valid", model.evaluate(valid))
     if not refit or valid is None:
@@ -88,21 +101,35 @@ def fit(
     return refitted(recipe, chosen, train, valid, model, start=start, max_memory=limit)
 
 
+def train_once(
+    recipe: Recipe,
+    chosen: Mapping[str, Any],
+    train: Interactions,
+    valid: Holdout | None = None,
+    *,
+    start: Retriever | None = None,
+    folder: Path | None = None,
+    resume: bool = False,
+    max_memory: int | None = None,
+    until: float = math.inf,
+    listen: Listen | None = None,
+) -> Retriever:
+    """Train a recipe with all its options; the arguments are those of `fit` and of `learn`."""
+    made, name = make_job(recipe, train, chosen), entry(recipe).name
+    if not isinstance(made, Job):
+        return assemble(name, chosen, train, *made)
+    return learn(
+        name, chosen, made, train, valid=valid, start=start, folder=folder, resume=resume,
+        max_memory=max_memory, until=until, listen=listen,
+    )  # fmt: skip
+
+
+@within_memory("fit")
 def make_job(recipe: Recipe, train: Interactions, chosen: Mapping[str, Any]) -> Any:
     """What a recipe makes of a log; options that name a saved model become the model."""
     kinds = recipe_kinds(recipe)
     loaded = {n: load(v) for n, v in chosen.items() if names_model(kinds[n], v)}
     return make(recipe, train, {**chosen, **loaded})
-
-
-def check_log(where: str, log: Any) -> None:
-    """Refuse what is no log, or an empty one."""
-    if not isinstance(log, Interactions):
-        raise DataError(
-            f"{where}: expected a log, got {type(log).__name__}. Read it first: sdx.read(...)."
-        )
-    if not len(log):
-        raise DataError(f"{where}: the training log is empty.")
 
 
 def refitted(
@@ -116,6 +143,8 @@ def refitted(
     """Train the recipe again on train and validation together, for the best number of epochs."""
     assert model.card.training is not None
     best, history = model.card.training["best_epoch"], model.card.training["history"]
+    if not best:
+        raise SoftdexError("fit: refit= needs one whole epoch. Raise max_seconds.")
     again = dict(chosen) | {"epochs": best, "patience": 0}
     if "rounds" in again:  # trees: as many rounds, and labels, as until then
         again["rounds"] = 1 + sum("moved" in record for record in history[:best])
@@ -124,7 +153,7 @@ def refitted(
     whole = extend(train, valid)
     made = make_job(recipe, whole, again)
     new = learn(entry(recipe).name, again, made, whole, **kept)
-    new.card = replace(new.card, metrics=model.card.metrics, refitted=True)
+    new.card = replace(new.card, metrics=model.card.metrics, refitted=True).chosen_by(valid)
     return new
 
 

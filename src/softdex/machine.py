@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
 import re
+from collections.abc import Iterator
 
 import pyarrow as pa
 import torch
 
 from softdex.errors import SoftdexError
+
+NO_MEMORY = re.compile("alloc|out of memory|overflow", re.IGNORECASE)  # as torch says it
+UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
+DURATION = re.compile("".join(rf"(?:(\d+(?:\.\d+)?)\s*{unit}\s*)?" for unit in UNITS))
 
 
 def set_threads(n: int) -> None:
@@ -54,6 +62,27 @@ def _no_cuda(error: Exception) -> str:
     return f"torch sees {count} GPUs" if count else re.split(r"[.\n]", str(error))[0][:100]
 
 
+def memory_of(device: torch.device) -> int:
+    """Bytes of memory that a device has."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@contextlib.contextmanager
+def within_memory(where: str) -> Iterator[None]:
+    """Turn a refused allocation into one sentence; also decorates a function."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not NO_MEMORY.search(str(error)):
+            raise
+        raise SoftdexError(
+            f"{where}: this machine has too little memory for these options. Choose smaller ones "
+            "(such as dim, hidden, batch_size, negatives or max_history)."
+        ) from None
+
+
 def parse_bytes(size: int | str) -> int:
     """A number of bytes, from an integer or a size such as "2GB" or "500 MiB"."""
     if isinstance(size, str):
@@ -67,3 +96,29 @@ def parse_bytes(size: int | str) -> int:
     if size < 2**20:
         raise SoftdexError(f"max_memory: expected at least 1 MiB, got {size} bytes.")
     return size
+
+
+def parse_seconds(where: str, time: float | str) -> float:
+    """A number of seconds, from a number or a time such as "10m" or "1h30m".
+
+    Example:
+        >>> parse_seconds("compare: budget", "1h30m")
+        5400.0
+    """
+    found = math.nan
+    if isinstance(time, str):
+        parts = DURATION.fullmatch(time.strip())
+        if parts:
+            found = sum(
+                float(n) * u for n, u in zip(parts.groups("0"), UNITS.values(), strict=True)
+            )
+        elif re.fullmatch(r"\d+(\.\d+)?", time.strip()):
+            found = float(time)
+    elif isinstance(time, (int, float)) and not isinstance(time, bool):
+        found = float(time)
+    if not 0 < found < math.inf:
+        raise SoftdexError(
+            f"{where}: expected a positive number of seconds or a time such as '10m' or '1h30m', "
+            f"got {time!r}."
+        )
+    return found

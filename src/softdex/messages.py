@@ -71,7 +71,7 @@ def at_volume(function: Callable[P, T]) -> Callable[P, T]:
 
 def progress(steps: Iterable[T], what: str, total: int) -> Iterator[T]:
     """Iterate with a progress bar, if standard error is a terminal."""
-    if not _has_bars():
+    if not has_bars():
         yield from steps
         return
     from rich.console import Console  # takes a while
@@ -103,7 +103,8 @@ def _say_where_compiled_code_is_kept() -> None:
         )
 
 
-def _has_bars() -> bool:
+def has_bars() -> bool:
+    """Whether progress is shown: on a terminal, unless quiet."""
     return sys.stderr.isatty() and not is_quiet()
 
 
@@ -130,7 +131,7 @@ def ticker(
     def tell(record: dict[str, Any]) -> None:
         say(f"{what}: {_sentence(record)}", logging.DEBUG, quiet=quiet)
 
-    if quiet or not _has_bars():
+    if quiet or not has_bars():
         yield tell
         return
     from rich.console import Console  # takes a while

@@ -1,10 +1,13 @@
-"""Compare: fit and evaluate one by one, in one table; nothing that has finished is lost."""
+"""Compare: fit and evaluate one by one, choose on validation; nothing that has finished is lost."""
 
 from __future__ import annotations
 
 import importlib
+import json
+import math
+import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,13 @@ import numpy as np
 import pytest
 
 import softdex as sdx
+from softdex.compare.board import Board
+from softdex.machine import parse_seconds
 
-module = importlib.import_module("softdex.compare")
+module = importlib.import_module("softdex.compare.run")
 NAMES = ["popular", "item_cf"]
+LISTED = "compare: expected recipes as a list of names and functions, or as"
+POPULAR = sdx.recipes.entry("popular").function
 
 
 @pytest.fixture
@@ -26,19 +33,19 @@ def found(parts: sdx.Split) -> sdx.Comparison:
 @pytest.fixture
 def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail if anything is trained."""
-    monkeypatch.setattr(module, "fit", lambda *_, **__: pytest.fail("it trained"))
+    monkeypatch.setattr(module, "train_once", lambda *_, **__: pytest.fail("it trained"))
 
 
 def break_fit(monkeypatch: pytest.MonkeyPatch, name: str, error: BaseException) -> None:
     """Let the training of one recipe raise an error."""
-    fit = module.fit
+    train = module.train_once
 
     def broken(recipe: str, *given: Any, **options: Any) -> sdx.Retriever:
         if recipe == name:
             raise error
-        return fit(recipe, *given, **options)
+        return train(recipe, *given, **options)
 
-    monkeypatch.setattr(module, "fit", broken)
+    monkeypatch.setattr(module, "train_once", broken)
 
 
 # what it finds -----------------------------------------------------------------------------------
@@ -51,11 +58,12 @@ def test_figures_are_those_of_fit_and_evaluate_one_by_one(parts: sdx.Split) -> N
         "ssm": {"dim": 8, "negatives": 20, "epochs": 2, "device": "cpu"},
     }
     found = sdx.compare(parts, options, k=(5, 20), index="both", empty="zero")
-    assert list(found.results) == list(options) == list(found.seconds)
+    assert list(found.results) == list(options) == list(found.seconds) == list(found.valid)
     for name, given in options.items():
         model = sdx.fit(name, parts.train, valid=parts.valid, **given)
         result = model.evaluate(parts.test, (5, 20), index="both", empty="zero")
         assert dict(found.results[name]) == dict(result)
+        assert found.valid[name] == model.card.metrics["valid"]["ndcg@20"]
         assert found.results[name].conventions == result.conventions
         history = (model.card.training or {}).get("history")
         assert found.training.get(name) == history
@@ -72,9 +80,37 @@ def test_options_are_per_recipe(parts: sdx.Split, found: sdx.Comparison) -> None
     assert narrow.options == {"popular": {}, "item_cf": {"neighbours": 3}}
 
 
-def test_none_compares_every_method(parts: sdx.Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("softdex.recipes.methods", lambda: NAMES)
-    assert list(sdx.compare(parts, k=5).results) == NAMES
+def test_none_compares_eight_from_cheap_to_dear_and_reads_order_only_where_there_is_one(
+    log: sdx.Interactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[str] = []
+
+    def train(name: str, options: Any, train: sdx.Interactions, *_: Any, **__: Any) -> Any:
+        trained.append(name)
+        return sdx.fit("popular", train)
+
+    monkeypatch.setattr(module, "train_once", train)
+    sdx.compare(log, k=5)
+    assert trained == [*module.PORTFOLIO, "sasrec"]
+    assert len(trained) == 8
+    trained.clear()
+    sdx.compare(replace(log, time=None), k=5)
+    assert trained == list(module.PORTFOLIO)
+
+
+def counted(train: sdx.Interactions, *, shift: int = 0) -> Any:
+    """Score items by their counts, moved on by some places."""
+    encoder, scorer = sdx.recipes.make("popular", train, {})
+    scorer.weight = scorer.weight.roll(shift)
+    return encoder, scorer
+
+
+def test_functions_are_compared_beside_names(parts: sdx.Split) -> None:
+    both = sdx.compare(parts, ["popular", counted], k=5)
+    assert dict(both.results["counted"]) == dict(both.results["popular"])
+    moved = sdx.compare(parts, {"popular": {}, counted: {"shift": 1}}, k=5)
+    assert dict(moved.results["counted"]) != dict(moved.results["popular"])
+    assert moved.model("counted").card.options == {"shift": 1}
 
 
 def test_a_log_is_split_by_what_it_has(log: sdx.Interactions) -> None:
@@ -94,13 +130,15 @@ def test_a_log_is_split_by_what_it_has(log: sdx.Interactions) -> None:
         )
 
 
-def test_the_leaderboard_has_a_row_per_recipe_in_the_order_of_training(
+def test_the_leaderboard_has_a_row_per_recipe_best_on_validation_first(
     found: sdx.Comparison,
 ) -> None:
     rows = found.leaderboard
-    assert [row[""] for row in rows] == NAMES
-    assert list(rows[0]) == ["", "recall@5", "ndcg@5", "recall@20", "ndcg@20", "fit s"]
+    assert [row[""] for row in rows] == ["item_cf", "popular"] == found.ranking
+    metrics = ["recall@5", "ndcg@5", "recall@20", "ndcg@20"]
+    assert list(rows[0]) == ["", "valid ndcg@20", *metrics, "fit s"]
     for row in rows:
+        assert row["valid ndcg@20"] == f"{found.valid[row['']]:.4f}"
         assert row["ndcg@20"] == found.results[row[""]].shown("ndcg@20")
     assert str(found).startswith(str(rows))
 
@@ -112,10 +150,55 @@ def test_differences_are_the_paired_bootstrap_of_the_best_against_the_others(
     bootstrap = found.results["item_cf"].compare(found.results["popular"])
     wanted = next(r for r in bootstrap if r["metric"] == "ndcg@20")
     assert row == {"against": "popular", **wanted, "real": True}
-    assert f"item_cf is above popular by {row['difference']:.4f} ndcg@20" in str(found)
+    assert "item_cf is the best on validation." in str(found)
+    assert f"On test it is above popular by {row['difference']:.4f} ndcg@20" in str(found)
     twins = sdx.compare(parts, {"ssm": {"epochs": 1, "dim": 4}, "popular": {}}, k=20)
     twins.results["ssm"] = twins.results["popular"]
     assert [row["real"] for row in twins.differences] == [False]
+
+
+def test_the_best_is_chosen_on_validation_whatever_the_test_part_says(
+    parts: sdx.Split, found: sdx.Comparison
+) -> None:
+    found.store.entries["popular"]["valid"] = 1.0
+    assert found.best == "popular"
+    assert found.model().recipe == "popular"
+    assert found.results["item_cf"]["ndcg@20"] > found.results["popular"]["ndcg@20"]
+    (row,) = found.differences
+    assert row["real"]
+    assert f"On test it is below item_cf by {-row['difference']:.4f} ndcg@20" in str(found)
+
+
+def test_without_a_validation_part_the_choice_falls_on_test_and_says_so(
+    log: sdx.Interactions,
+) -> None:
+    found = sdx.compare(sdx.split.xir(log), NAMES, k=20)
+    assert found.valid == {}
+    assert found.ranking == ["item_cf", "popular"]
+    assert "item_cf is the best on test (there is no validation part)." in str(found)
+
+
+def test_the_test_part_is_asked_once_per_recipe_after_the_last_training(
+    parts: sdx.Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    train, evaluate = module.train_once, sdx.Retriever.evaluate
+
+    def training(name: str, *given: Any, **options: Any) -> sdx.Retriever:
+        done.append(f"train {name}")
+        return train(name, *given, **options)
+
+    def evaluating(model: sdx.Retriever, holdout: Any, *given: Any, **rules: Any) -> sdx.Result:
+        done.append(f"{'test' if holdout is parts.test else 'valid'} {model.recipe}")
+        return evaluate(model, holdout, *given, **rules)
+
+    monkeypatch.setattr(module, "train_once", training)
+    monkeypatch.setattr(sdx.Retriever, "evaluate", evaluating)
+    sdx.compare(parts, NAMES, k=5)
+    assert done == [
+        "train popular", "valid popular", "train item_cf", "valid item_cf",
+        "test popular", "test item_cf",
+    ]  # fmt: skip
 
 
 def test_extra_columns_come_from_the_trained_models(parts: sdx.Split, tmp_path: Path) -> None:
@@ -124,6 +207,7 @@ def test_extra_columns_come_from_the_trained_models(parts: sdx.Split, tmp_path: 
         return {"half": f"{result['recall@5'] / 2:.4f}"}
 
     found = sdx.compare(parts, NAMES, k=5, extra=extra)
+    assert len(found.leaderboard) == len(NAMES)
     for row in found.leaderboard:
         assert row["half"] == f"{found.results[row['']]['recall@5'] / 2:.4f}"
         again = sdx.load(tmp_path / f"{row['']}.sdx").evaluate(parts.test, 5)
@@ -173,7 +257,7 @@ def test_a_budget_that_lasts_trains_all(parts: sdx.Split) -> None:
      ("1h30m", 5400), (" 1h 0m 5s ", 3605)],
 )  # fmt: skip
 def test_budgets_are_seconds_or_times(budget: float | str, seconds: float) -> None:
-    assert module.parse_seconds(budget) == seconds
+    assert parse_seconds("budget", budget) == seconds
 
 
 def test_a_recipe_that_fails_does_not_stop_the_others(parts: sdx.Split) -> None:
@@ -196,16 +280,16 @@ def test_an_error_that_is_kept_holds_no_memory_of_its_recipe(
     parts: sdx.Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[weakref.ref[np.ndarray]] = []
-    fit = module.fit
+    train = module.train_once
 
     def broken(name: str, *given: Any, **options: Any) -> sdx.Retriever:
         if name == "popular":
-            return fit(name, *given, **options)
+            return train(name, *given, **options)
         table = np.zeros(10)
         held.append(weakref.ref(table))
         raise MemoryError
 
-    monkeypatch.setattr(module, "fit", broken)
+    monkeypatch.setattr(module, "train_once", broken)
     found = sdx.compare(parts, ["rg2", "popular"], k=5)
     assert isinstance(found.failed["rg2"], MemoryError)
     assert held[0]() is None
@@ -227,6 +311,181 @@ def test_ctrl_c_keeps_what_has_finished(parts: sdx.Split, monkeypatch: pytest.Mo
         sdx.compare(parts, ["rg2", "popular"], k=5)
 
 
+def test_recipes_share_what_is_left_of_the_budget(
+    parts: sdx.Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[float] = []
+
+    def train(name: str, options: Any, train: sdx.Interactions, *_: Any, **how: Any) -> Any:
+        shares.append(how["until"] - time.monotonic())
+        return sdx.fit("popular", train)
+
+    monkeypatch.setattr(module, "train_once", train)
+    sdx.compare(parts, ["popular", "item_cf", "rg2", "ssm"], k=5, budget=1000)
+    assert shares == pytest.approx([250, 333, 500, 1000], rel=0.01)
+
+
+SLOW: dict[str, Any] = {"dim": 8, "negatives": 20, "epochs": 6, "patience": 0, "device": "cpu"}
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:
+    """Let the time be over in the epoch after these."""
+    loop = importlib.import_module("softdex.solve.loop")
+    epoch = loop.Run._epoch
+
+    def timed(run: Any, asked: Callable[[], bool]) -> dict[str, Any]:
+        if run.progress.epoch == epochs and run.until < math.inf:
+            run.until = 0.0
+        return epoch(run, asked)
+
+    monkeypatch.setattr(loop.Run, "_epoch", timed)
+
+
+def test_a_recipe_in_epochs_stops_when_its_time_is_over_with_its_best_epoch(
+    parts: sdx.Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = sdx.fit("ssm", parts.train, valid=parts.valid, **SLOW | {"lr": 0.3})
+    metrics = [record["metric"] for record in whole.card.training["history"]]  # type: ignore[index]
+    best = int(np.argmax(metrics[:4]))
+    stop_after(monkeypatch, 4)
+    found = sdx.compare(parts, {"ssm": SLOW | {"lr": 0.3}}, k=20, budget="1h")
+    assert found.cut == {"ssm": 4}
+    assert "ssm: stopped by the budget after 4 whole epochs" in str(found)
+    training = found.model("ssm").card.training
+    assert training is not None
+    assert training["cut"]
+    assert training["best_epoch"] == best + 1
+    assert [record["metric"] for record in training["history"]] == metrics[:4]
+    assert found.valid["ssm"] == pytest.approx(metrics[best], abs=1e-6)
+
+
+def test_max_seconds_stops_a_training_and_refuses_to_refit_less_than_an_epoch(
+    parts: sdx.Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_after(monkeypatch, 0)
+    model = sdx.fit("ssm", parts.train, valid=parts.valid, max_seconds="1h", **SLOW)
+    assert model.card.training == {"best_epoch": 0, "history": [], "cut": True}
+    assert len(model.recommend(parts.train.users.all()[0].as_py(), k=3)) == 3
+    with pytest.raises(sdx.SoftdexError, match=r"needs one whole epoch\. Raise max_seconds"):
+        sdx.fit("ssm", parts.train, valid=parts.valid, max_seconds=9, refit=True, **SLOW)
+    with pytest.raises(sdx.SoftdexError, match=r"^fit: max_seconds: expected a positive"):
+        sdx.fit("ssm", parts.train, max_seconds="soon")
+
+
+# a folder ----------------------------------------------------------------------------------------
+
+
+def test_what_is_in_the_folder_is_not_trained_again(
+    parts: sdx.Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = sdx.compare(parts, NAMES, k=5, folder=tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["compare.json", "item_cf", "popular"]
+    kept = sdx.load(tmp_path / "item_cf")
+    assert kept.card.metrics["test"] == dict(first.results["item_cf"])
+    monkeypatch.setattr(module, "train_once", lambda *_, **__: pytest.fail("it trained"))
+    again = sdx.compare(parts, NAMES, k=5, folder=tmp_path)
+    assert str(again) == str(first)
+    assert list(sdx.compare(parts, ["popular"], k=5, folder=tmp_path).results) == ["popular"]
+
+
+def test_after_ctrl_c_the_same_call_trains_what_is_missing(
+    parts: sdx.Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["popular", "rg2", "item_cf"]
+    with monkeypatch.context() as patched:
+        break_fit(patched, "rg2", KeyboardInterrupt())
+        stopped = sdx.compare(parts, names, k=5, folder=tmp_path)
+    assert list(stopped.results) == ["popular"]
+    break_fit(monkeypatch, "popular", AssertionError("trained again"))
+    found = sdx.compare(parts, names, k=5, folder=tmp_path)
+    assert list(found.results) == names
+    assert not found.failed
+    assert dict(found.results["popular"]) == dict(stopped.results["popular"])
+
+
+def test_a_larger_budget_goes_on_with_what_the_smaller_one_stopped(
+    parts: sdx.Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = sdx.fit("ssm", parts.train, valid=parts.valid, **SLOW)
+
+    def compare(budget: str) -> sdx.Comparison:
+        return sdx.compare(parts, {"ssm": SLOW}, k=5, folder=tmp_path, budget=budget)
+
+    with monkeypatch.context() as patched:
+        stop_after(patched, 2)
+        assert compare("1h").cut == {"ssm": 2}
+    assert compare("1h").cut == {"ssm": 2}
+    found = compare("2h")
+    assert found.cut == {}
+    assert found.model("ssm").card.training == whole.card.training
+    users = parts.train.users.all().to_pylist()
+    lists = [model.recommend(users, k=5).table for model in (whole, found.model("ssm"))]
+    assert lists[0].equals(lists[1])
+    assert not list(tmp_path.rglob("checkpoint*"))
+
+
+@pytest.mark.usefixtures("untrained")
+def test_other_data_options_and_foreign_models_are_refused_before_any_training(
+    parts: sdx.Split, log: sdx.Interactions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = tmp_path / "compare.json"
+    options = sdx.recipes.options("item_cf")
+    entries = {"item_cf": {"options": options, "seconds": 1.0}}
+
+    def refused(*, split: str, recipes: Any, given: Any = None) -> str:
+        ledger.write_text(json.dumps({"split": split, "recipes": recipes}))
+        with pytest.raises(sdx.SoftdexError) as error:
+            sdx.compare(parts, given or NAMES, k=5, folder=tmp_path)
+        return str(error.value)
+
+    here = parts.card.sha256
+    assert refused(split="f00d" * 16, recipes={}) == (
+        f"compare: {tmp_path} holds a comparison on other data or another split (its split is "
+        f"f00df00d, now it is {here[:8]}). Use those, or another folder."
+    )
+    assert refused(split=here, recipes=entries, given={"item_cf": {"neighbours": 7}}) == (
+        f"compare: {tmp_path / 'item_cf'} was trained with other options (neighbours). Use the "
+        "same ones, or another folder."
+    )
+    for broken in ("", "[]", '{"split": 1}', '{"split": "a", "recipes": {"popular": 3}}'):
+        ledger.write_text(broken)
+        with pytest.raises(sdx.SoftdexError, match=r"compare\.json is damaged"):
+            sdx.compare(parts, NAMES, k=5, folder=tmp_path)
+    ledger.unlink()
+    (tmp_path / "popular").mkdir()
+    (tmp_path / "popular" / "model.sdx").write_bytes(b"mine")
+    with pytest.raises(sdx.SoftdexError, match="popular holds a model of another run"):
+        sdx.compare(parts, NAMES, k=5, folder=tmp_path)
+    assert (tmp_path / "popular" / "model.sdx").read_bytes() == b"mine"
+
+
+# the board ---------------------------------------------------------------------------------------
+
+
+def test_the_board_shows_the_best_first_then_training_then_waiting() -> None:
+    board = Board(["popular", "rg2", "ssm", "sasrec"], live=True)
+    board.done("popular", {"seconds": 0.5, "valid": 0.02, "cut": None}, before=True)
+    board.done("rg2", {"seconds": 2.0, "valid": 0.05, "cut": 60.0})
+    board.begin("ssm")
+    board.epoch("ssm", {"epoch": 3, "metric": 0.04})
+    rows = [[str(cell) for cell in column._cells] for column in board.table().columns]
+    assert rows[0] == ["rg2", "popular", "ssm", "sasrec"]
+    assert rows[1] == ["0.0500", "0.0200", "", ""]
+    assert rows[2] == ["2.0", "0.5", "0.0", ""]
+    assert rows[3] == [
+        "stopped by the budget", "trained before", "epoch 3, ndcg@20 0.0400", "waiting",
+    ]  # fmt: skip
+
+
+def test_without_a_terminal_each_recipe_has_a_line(
+    parts: sdx.Split, capsys: pytest.CaptureFixture[str], loud: None
+) -> None:
+    found = sdx.compare(parts, NAMES, k=5)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(" in ")[0] for line in lines] == [f"{name}: trained" for name in NAMES]
+    assert lines[1].endswith(f" s, ndcg@20 {found.valid['item_cf']:.4f} on validation")
+
+
 # mistakes ----------------------------------------------------------------------------------------
 
 
@@ -235,10 +494,14 @@ def test_ctrl_c_keeps_what_has_finished(parts: sdx.Split, monkeypatch: pytest.Mo
     ("given", "words"),
     [
         ({"recipes": ["popluar"]}, "compare: unknown recipe 'popluar'. Did you mean 'popular'?"),
-        ({"recipes": "popular"}, "compare: expected recipes as a list of names or as"),
-        ({"recipes": []}, "compare: expected recipes as a list of names or as"),
-        ({"recipes": {}}, "compare: expected recipes as a list of names or as"),
-        ({"recipes": [3]}, "compare: expected recipes as a list of names or as"),
+        (
+            {"recipes": "popular"},
+            LISTED,
+        ),
+        ({"recipes": []}, LISTED),
+        ({"recipes": {}}, LISTED),
+        ({"recipes": ["popular", POPULAR]}, "compare: two recipes have the name 'popular'"),
+        ({"recipes": [3]}, LISTED),
         ({"recipes": {"rg2": 64}}, "compare: expected options of rg2 as a dict, got 64"),
         ({"recipes": {"rg2": {"dmi": 64}}}, "rg2: unknown option 'dmi'. Did you mean 'dim'?"),
         ({"recipes": {"rg2": {"dim": -1}}}, "rg2: expected dim > 0, got -1"),
@@ -249,15 +512,15 @@ def test_ctrl_c_keeps_what_has_finished(parts: sdx.Split, monkeypatch: pytest.Mo
         ({"index": "servd"}, "evaluate: unknown value of index 'servd'. Did you mean 'served'?"),
         ({"empty": "none"}, "evaluate: unknown value of empty 'none'"),
         ({"max_memory": "lots"}, "max_memory: expected a size such as '2GB', got 'lots'"),
-        ({"budget": 0}, "compare: expected budget as a positive number of seconds or a time"),
-        ({"budget": -5}, "compare: expected budget as"),
-        ({"budget": float("inf")}, "compare: expected budget as"),
-        ({"budget": float("nan")}, "compare: expected budget as"),
-        ({"budget": True}, "compare: expected budget as"),
-        ({"budget": "soon"}, "compare: expected budget as .*, got 'soon'"),
-        ({"budget": ""}, "compare: expected budget as .*, got ''"),
-        ({"budget": "0m"}, "compare: expected budget as .*, got '0m'"),
-        ({"budget": "5m1h"}, "compare: expected budget as .*, got '5m1h'"),
+        ({"budget": 0}, "compare: budget: expected a positive number of seconds or a time"),
+        ({"budget": -5}, "compare: budget: expected"),
+        ({"budget": float("inf")}, "compare: budget: expected"),
+        ({"budget": float("nan")}, "compare: budget: expected"),
+        ({"budget": True}, "compare: budget: expected"),
+        ({"budget": "soon"}, "compare: budget: expected .*, got 'soon'"),
+        ({"budget": ""}, "compare: budget: expected .*, got ''"),
+        ({"budget": "0m"}, "compare: budget: expected .*, got '0m'"),
+        ({"budget": "5m1h"}, "compare: budget: expected .*, got '5m1h'"),
     ],
 )
 def test_a_mistake_is_one_clear_error_before_any_training(

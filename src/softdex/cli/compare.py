@@ -2,59 +2,91 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from softdex import recipes
 from softdex.cli.arguments import words
 from softdex.cli.options import AsJson, LogOptions, unfold
 from softdex.cli.output import print_json
-from softdex.cli.plan import plan_of, prepare
+from softdex.cli.plan import CONFIG, Plan, plan_of, prepare, to_toml
 from softdex.cli.run import summary
-from softdex.compare import Comparison, check_recipes, parse_seconds
+from softdex.compare import Comparison, check_recipes
 from softdex.compare import compare as compare_recipes
 from softdex.errors import SoftdexError
-from softdex.messages import say
+from softdex.files import save_text
+from softdex.machine import parse_seconds
+from softdex.messages import METRIC, say
 
 
 @unfold
 def compare(
     *,
     names: Annotated[
-        str, typer.Option("--recipes", help="Recipes, comma-separated; all by default.")
+        str, typer.Option("--recipes", help="Recipes, comma-separated; by default eight.")
     ] = "",
-    report: Annotated[Path | None, typer.Option(help="HTML report to write.")] = None,
     budget: Annotated[
-        str | None, typer.Option(help="Time after which no recipe starts, e.g. 10m.")
+        str | None, typer.Option(help="Time for all recipes together, e.g. 10m.")
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the models; by default runs/compare-LOG."),
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="HTML report to write.")] = None,
     log: LogOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Train several recipes on one split and tell which differences are real."""
+    """Train several recipes on one split, choose by validation, report on test.
+
+    The same command goes on where it was stopped; with a larger budget, where that had ended.
+    """
     plan = plan_of(log, log.config)
     if plan.keys() & {"recipe", "options", "train"}:
         say(f"compare: {log.config} gives data, split and evaluate; recipes take their defaults")
-    chosen = check_recipes(words(names, "--recipes") or recipes.methods())
-    seconds = None if budget is None else parse_seconds(budget)
+    chosen = list(check_recipes(words(names, "--recipes"))) if names else None
+    seconds = None if budget is None else parse_seconds("compare: budget", budget)
     whole, parts = prepare(plan)
-    found = compare_recipes(parts, chosen, budget=seconds, **plan.get("evaluate", {}))
+    source = plan["data"]["source"]
+    folder = out or Path("runs") / f"compare-{_word(source)}"
+    rules = plan.get("evaluate", {})
+    found = compare_recipes(parts, chosen, budget=seconds, folder=folder, **rules)
+    for name in found.results:
+        save_text(folder / name / CONFIG, to_toml(_plan(plan, found, name, folder / name)))
     if report is not None:
-        found.report(report, lead=str(plan["data"]["source"]), data=whole.describe())
+        found.report(report, lead=str(source), data=whole.describe())
     if as_json:
-        print_json({name: summary(name, result) for name, result in found.results.items()})
+        print_json({name: _figures(found, name) for name in found.ranking})
     else:
-        typer.echo(str(found))
-        if report is not None:
-            typer.echo(f"\nwrote {report}")
+        typer.echo(f"{found}\n\nwrote {', '.join(map(str, filter(None, (folder, report))))}. Next:")
+        typer.echo(f"  softdex recommend {folder / found.best} --user {whole.users.values[0]}")
     finish(found)
 
 
 def finish(found: Comparison) -> None:
     """Exit with 130 after Ctrl-C; raise if a recipe failed."""
     if found.stopped == "interrupt":
+        say("stopped. The same command goes on.")
         raise typer.Exit(130)
     if found.failed:
         why = "; ".join(f"{name} {found.missing[name]}" for name in found.failed)
         raise SoftdexError(f"compare: {why}.")
+
+
+def _word(source: str | list[str]) -> str:
+    """A word for a folder: what the first file is called."""
+    first = source if isinstance(source, str) else source[0]
+    return re.sub(r"\W+", "-", Path(first).name.split(".")[0]).strip("-") or "log"
+
+
+def _plan(plan: Plan, found: Comparison, name: str, out: Path) -> Plan:
+    """The plan of one recipe, so that its folder is one of `softdex fit`."""
+    shared = {n: value for n, value in plan.items() if n in ("data", "split", "evaluate")}
+    return shared | {"recipe": name, "out": str(out), "options": found.options[name]}
+
+
+def _figures(found: Comparison, name: str) -> dict[str, Any]:
+    """The result of one recipe as plain values."""
+    valid = {f"valid {METRIC}": found.valid[name]} if found.valid else {}
+    return {**summary(name, found.results[name]), **valid, "fit s": found.seconds[name]}

@@ -17,6 +17,14 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MICROSECOND = dt.timedelta(microseconds=1)
 NUMERIC_TYPES = (pa.int64(), pa.float64())  # text is cast to the first that fits
 DATE_TYPES = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
+DOTTED = (  # the day, the month and the year; Arrow wants two digits of each
+    (r"^\s*(\d)\.(\d\d?\.\d{4}\b)", r"0\1.\2"),
+    (r"^\s*(\d\d)\.(\d)\.(\d{4}\b)", r"\1.0\2.\3"),
+    (r"^\s*(\d\d)\.(\d\d)\.(\d{4}\b)", r"\3-\2-\1"),
+)
+DECIMAL_COMMA = r"^\s*[-+]?\d*,\d+\s*$"
+THOUSANDS = r"^\s*[-+]?[1-9]\d{0,2},\d{3}\s*$"
+UNIX_TIMES = (631_152_000, 2_208_988_800)  # seconds: the years 1990 to 2039
 
 
 def nulls(column: pa.ChunkedArray) -> np.ndarray:
@@ -56,6 +64,31 @@ def numbers(column: pa.ChunkedArray, what: str, *, dates: bool) -> tuple[np.ndar
     return values.astype(np.int64, copy=False), wrong
 
 
+def is_time(name: str, column: pa.ChunkedArray) -> bool:
+    """Whether a column tells when: dates, text of dates, or Unix time in s, ms or us.
+
+    Half of the cells may be null. Unix times are between 1990 and 2040, and no column of that kind
+    is called an id.
+    """
+    column = unwrapped(column)
+    cells = column.filter(pa.array(~nulls(column)))
+    if not len(cells) or 2 * len(cells) < len(column):
+        return False
+    types = pa.types
+    if types.is_timestamp(cells.type) or types.is_date(cells.type):
+        return True
+    if types.is_string(cells.type) or types.is_large_string(cells.type):
+        if _in_one_type(cells, NUMERIC_TYPES) is None:
+            return not _as_dates(_as_iso(cells)).null_count
+    elif not (types.is_integer(cells.type) or types.is_floating(cells.type)):
+        return False
+    found = pc.min_max(cells.cast(pa.float64(), safe=False)).as_py()
+    return not name.lower().endswith("id") and any(
+        UNIX_TIMES[0] * unit <= found["min"] and found["max"] < UNIX_TIMES[1] * unit
+        for unit in (1, 1e3, 1e6)
+    )
+
+
 def _as_numbers(column: pa.ChunkedArray, dates: bool) -> pa.ChunkedArray:
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -76,22 +109,53 @@ def _as_numbers(column: pa.ChunkedArray, dates: bool) -> pa.ChunkedArray:
 
 def _parse_text(column: pa.ChunkedArray, dates: bool) -> pa.ChunkedArray:
     """Text as numbers or as dates, whichever is more common; the rest becomes null."""
-    for kind in (*NUMERIC_TYPES, *(DATE_TYPES if dates else ())):
-        try:
-            read = column.cast(kind)
-        except pa.ArrowInvalid:
-            continue
-        return read.cast(pa.int64()) if kind in DATE_TYPES else read
-    cells = column.to_pylist()
-    found = [None if cell is None else _number(cell) for cell in cells]
+    column = _with_points(_as_iso(column) if dates else column)
+    whole = _in_one_type(column, (*NUMERIC_TYPES, *(DATE_TYPES if dates else ())))
+    if whole is not None:
+        return whole.cast(pa.int64()) if whole.type in DATE_TYPES else whole
+    found = [None if cell is None else _number(cell) for cell in column.to_pylist()]
     if dates:
-        moments = [None if cell is None else _microseconds(cell) for cell in cells]
-        if sum(m is not None for m in moments) > sum(n is not None for n in found):
-            found = moments
+        moments = _as_dates(column)
+        if len(moments) - moments.null_count > sum(n is not None for n in found):
+            return moments
     if not all(isinstance(value, int) for value in found if value is not None):
         found = [None if value is None else float(value) for value in found]
     kind = pa.float64() if float in map(type, found) else pa.int64()
     return pa.chunked_array([pa.array(found, kind)])
+
+
+def _as_iso(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Dates as 22.09.1997, with or without a time of day, as 1997-09-22."""
+    for pattern, iso in DOTTED:
+        column = pc.replace_substring_regex(column, pattern, iso)
+    return column
+
+
+def _with_points(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Decimal commas as points, unless every comma may separate thousands (1,234)."""
+    decimal = pc.match_substring_regex(column, DECIMAL_COMMA)
+    if not pc.any(pc.and_(decimal, pc.invert(pc.match_substring_regex(column, THOUSANDS)))).as_py():
+        return column
+    return pc.if_else(decimal, pc.replace_substring(column, ",", "."), column)
+
+
+def _in_one_type(column: pa.ChunkedArray, types: tuple[pa.DataType, ...]) -> pa.ChunkedArray | None:
+    """Text cast to the first of these types that fits every cell, or None."""
+    for kind in types:
+        try:
+            return column.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    return None
+
+
+def _as_dates(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Text as microseconds; what is no date becomes null."""
+    whole = _in_one_type(column, DATE_TYPES)
+    if whole is not None:
+        return whole.cast(pa.int64())
+    cells = [None if cell is None else _microseconds(cell) for cell in column.to_pylist()]
+    return pa.chunked_array([pa.array(cells, pa.int64())])
 
 
 def _number(cell: str) -> float | None:
@@ -104,7 +168,7 @@ def _number(cell: str) -> float | None:
     return value if abs(value) < 2**63 else float(cell)
 
 
-def _microseconds(cell: str) -> float | None:
+def _microseconds(cell: str) -> int | None:
     try:
         moment = dt.datetime.fromisoformat(cell.strip())
     except ValueError:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from softdex.evaluate.result import Result, above_others
+from softdex.evaluate.result import Result, against_others
 from softdex.messages import METRIC
 from softdex.tables import cell
 
@@ -40,6 +40,7 @@ def build(
     lead: str,
     results: Mapping[str, Result],
     *,
+    best: str,
     ceiling: Result | None = None,
     extra: Mapping[str, Mapping[str, Any]] | None = None,
     training: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
@@ -50,6 +51,7 @@ def build(
     Args:
         title, lead: the heading and the sentence below it.
         results: one per model, all on one split.
+        best: the model to compare the others with.
         ceiling: the result of the best possible lists, where they are known.
         extra: further columns of the main table, per model.
         training: epoch records per model.
@@ -64,7 +66,7 @@ def build(
     charts = [_chart(metric, lines, cutoffs, palette) for metric in ("recall", "ndcg")]
     parts.append(f"<h2>Curves</h2><div class='charts'>{''.join(charts)}</div>")
     if len(results) > 1:
-        parts.append("<h2>Is the difference real?</h2>" + _comparison(results))
+        parts.append("<h2>Is the difference real?</h2>" + _comparison(results, best))
     if training:
         parts.append("<h2>Training</h2>" + _training(training, palette))
     parts.append("<h2>Where it works</h2>")
@@ -97,8 +99,8 @@ def _main_table(lines: Mapping[str, Result], k: int, extra: Mapping[str, Mapping
     return _table("Mean over users ± standard error", rows)
 
 
-def _comparison(results: Mapping[str, Result]) -> str:
-    rows = above_others(results)
+def _comparison(results: Mapping[str, Result], best: str) -> str:
+    rows = against_others(results, best)
     return _table(rows.title, [{**row, "real": "yes" if row["real"] else "no"} for row in rows])
 
 

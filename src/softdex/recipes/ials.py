@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from softdex.data.interactions import Interactions
-from softdex.options import at_least_0, one_of, positive, up_to
-from softdex.recipes.variant import Variant
+from softdex.options import at_least_0, count, one_of, up_to, width
+from softdex.recipes.variant import Guide, Variant
 from softdex.solve.closed import normal_equations
 from softdex.solve.closed.als import Alternating, initial
 from softdex.solve.closed.row_systems import CG_STEPS
@@ -15,7 +15,9 @@ from softdex.solve.loop import Schedule
 SPACE = {"alpha": (0.001, 0.3), "lam": (0.0005, 0.05), "dim": [64, 128, 256]}
 VARIANTS = {
     "ials": Variant(
-        "Vectors by weighted least squares over all items, in closed form.", space=SPACE
+        "Vectors by weighted least squares over all items, in closed form.",
+        space=SPACE,
+        guide=Guide("log", "weighted least squares (WRMF)", "seconds", "yes", "few events", "yes"),
     )
 }
 
@@ -23,14 +25,14 @@ VARIANTS = {
 def ials(
     train: Interactions,
     *,
-    dim: Annotated[int, positive] = 128,
+    dim: Annotated[int, width] = 128,
     alpha: Annotated[float, up_to(1e9)] = 0.03,
     lam: Annotated[float, up_to(1e9)] = 0.005,
     reg: Annotated[str, one_of(*normal_equations.REGULARISERS)] = "frequency",
     nu: Annotated[float, up_to(9)] = 1.0,
-    epochs: Annotated[int, positive] = 8,
+    epochs: Annotated[int, count] = 8,
     patience: Annotated[int, at_least_0] = 2,
-    steps: Annotated[int, at_least_0] = CG_STEPS,
+    steps: Annotated[int, up_to(1e4)] = CG_STEPS,
     seed: Annotated[int, at_least_0] = 0,
     device: str = "auto",
 ) -> Alternating:

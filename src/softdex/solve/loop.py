@@ -6,6 +6,7 @@ run can be stopped anywhere and resumes from its last checkpoint, on a CPU bit f
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -17,11 +18,14 @@ from torch import Tensor, nn
 from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
 from softdex.index.contract import Index
+from softdex.machine import within_memory
 from softdex.messages import say, ticker
 from softdex.solve.checkpoint import Checkpointer
 
 Measure = Callable[[], float]
 Probe = Callable[[], dict[str, float]]
+Listen = Callable[[dict[str, Any]], None]
+"""Called with the record of each epoch."""
 
 
 @dataclass
@@ -117,15 +121,22 @@ class Schedule(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of a run: the epoch whose weights were restored, and a record per epoch."""
+    """The result of a run: the epoch whose weights were restored, a record per epoch, and whether
+    the time was over first."""
 
     best_epoch: int
     history: list[dict[str, Any]]
+    cut: bool
+
+
+class _TimeIsOver(Exception):
+    """Ends an epoch that would take longer than a run may."""
 
 
 class Run:
     """One training, in parts: call `advance` any number of times, then `finish`."""
 
+    @within_memory("training")
     def __init__(
         self,
         job: Job,
@@ -134,9 +145,11 @@ class Run:
         measure: Measure | None = None,
         checkpointer: Checkpointer | None = None,
         quiet: bool = False,
+        listen: Listen | None = None,
     ) -> None:
         self.schedule, self.measure, self.checkpointer = job.schedule, measure, checkpointer
-        self.quiet = quiet
+        self.quiet, self.listen = quiet, listen
+        self.until, self.cut = math.inf, False
         self.trainer = job.trainer(log)
         self.parts = nn.ModuleList([job.encoder, job.scorer])
         self.probe = job.probe(log, self.trainer)
@@ -154,18 +167,26 @@ class Run:
         out_of_patience = 0 < schedule.patience <= waited
         return out_of_patience or progress.epoch >= schedule.epochs
 
-    def advance(self, epochs: int) -> None:
-        """Train up to `epochs` more epochs."""
-        until = self.progress.epoch + epochs
+    def advance(self, epochs: int, *, until: float = math.inf) -> None:
+        """Train up to `epochs` more epochs, and not beyond the moment `until` of the monotonic
+        clock: an epoch that it ends counts only in the checkpoint, from where it can go on."""
+        last, self.until = self.progress.epoch + epochs, until
         began = time.perf_counter()
         keeps = self.checkpointer
         listening = keeps.interruptible() if keeps is not None else nullcontext(lambda: False)
+        done, total = self.progress.epoch, self.schedule.epochs
+        ticking = ticker(total, "training", done, quiet=self.quiet)
         with (
-            ticker(self.schedule.epochs, "training", self.progress.epoch, quiet=self.quiet) as tick,
+            ticking if self.listen is None else nullcontext(self.listen) as tick,
             listening as asked_to_stop,
         ):
-            while self.progress.epoch < until and not self.is_over():
-                record = self._epoch(asked_to_stop)
+            while self.progress.epoch < last and not self.is_over():
+                try:
+                    record = self._epoch(asked_to_stop)
+                except _TimeIsOver:
+                    self.cut = True
+                    self._keep()
+                    return
                 record["seconds"] = round(time.perf_counter() - began, 3)
                 self._keep()
                 tick(record)
@@ -177,12 +198,13 @@ class Run:
         if self.best is not None:
             self.trainer.load(self.best)
         self.parts.eval()
-        return Outcome(self.progress.best_epoch, self.progress.history)
+        return Outcome(self.progress.best_epoch, self.progress.history, self.cut)
 
     def _keep(self) -> None:
         if self.checkpointer is not None:
             self.checkpointer.save(vars(self.progress), self.trainer.state(), self.best)
 
+    @within_memory("training")
     def _epoch(self, asked_to_stop: Callable[[], bool]) -> dict[str, Any]:
         """Train one epoch, measure it, and keep the best."""
         saved = time.monotonic()
@@ -195,6 +217,8 @@ class Run:
                 saved = time.monotonic()
             if stop:
                 raise KeyboardInterrupt
+            if time.monotonic() >= self.until:
+                raise _TimeIsOver
 
         progress = self.progress
         self.parts.train()

@@ -22,7 +22,7 @@ from softdex.index.imi.books import all_cells, cell_of, trained
 from softdex.index.imi.search import in_blocks
 from softdex.messages import say
 from softdex.score.contract import Product
-from softdex.shapes import DOUBLES, FLAGS, FLOATS, INTS, LONGS, Layout, Sizes, Tensors
+from softdex.shapes import DOUBLES, FLAGS, FLOATS, INTS, LONGS, Layout, Sizes, Tensors, moderate
 
 if TYPE_CHECKING:
     from softdex.kernels.scan import Lists
@@ -115,6 +115,7 @@ class Imi:
     def check(tensors: Tensors, sizes: Sizes, scorer: Any) -> None:
         """Refuse cells and settings that do not exist, and an index without a living item."""
         methods.check(tensors, sizes, scorer)
+        moderate({name: tensors[name] for name in ("words", "logw")}, sizes)
         cell, last, effort = tensors["cell"], int(tensors["last"]), float(tensors["effort"])
         inside = int(cell.min()) >= 0 and int(cell.max()) < sizes["C"] ** 2
         if not (inside and last in range(len(LAST)) and effort > 0 and scorer.is_product):
@@ -191,7 +192,7 @@ class Imi:
         """Return each item's score beyond its words, (B, I) float64; -inf for deleted items."""
         every = slice(0, self.num_items)
         with torch.autocast(query.device.type, enabled=False):
-            scores = (query @ self.scorer.vectors(every).T).double()
+            scores = (query @ self.scorer.vectors(every).float().T).double()
         offsets = self.scorer.offsets(every)
         scores = scores if offsets is None else scores + offsets
         left = scores - cells.gather(1, self.cell.long().expand(len(query), -1))
@@ -221,7 +222,7 @@ class Imi:
             return in_blocks(self, query, k, enough, filter, max_memory)
         from softdex.kernels.scan import scan  # loads numba
 
-        projected = self.scorer.project(query).float().numpy()
+        projected = self.scorer.project(query.detach()).float().numpy()
         exclude, allow = (None, None) if filter is None else (filter.exclude, filter.allow)
         mask = None if allow is None else allow.cpu().numpy()
         found = scan(projected, self._lists(), k, enough, exclude=exclude, allow=mask)
@@ -235,8 +236,8 @@ class Imi:
         if self._kept is None or self._kept[0] != version:
             living = self.order[: int(self.starts[-1])]
             offsets = self.scorer.offsets(living)
-            given = None if offsets is None else offsets.numpy()
-            vectors = self.scorer.vectors(living).numpy()
+            given = None if offsets is None else offsets.float().numpy()
+            vectors = self.scorer.vectors(living).float().numpy()
             words, starts = self.words.numpy(), self.starts.numpy()
             self._kept = version, prepare(words, starts, living.numpy(), vectors, given)
         return self._kept[1]
