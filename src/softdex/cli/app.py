@@ -110,18 +110,18 @@ def use_threads(n: int | None) -> None:
         set_threads(n)
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM came."""
-
-
-def terminate(number: int, frame: object) -> None:
-    """End as Ctrl-C does, so that nothing is left half-written."""
-    raise Terminated
-
-
 def main() -> None:
-    """Run the command line; a user's mistake is one line and exit code 2, Ctrl-C is 130, and
-    SIGTERM is 143."""
+    """Run the command line; a user's mistake is one line and exit code 2.
+
+    Ctrl-C is exit code 130. SIGTERM ends a command in the same way, with 143.
+    """
+    terminated = False
+
+    def terminate(number: int, frame: object) -> None:
+        nonlocal terminated
+        terminated = True
+        raise KeyboardInterrupt
+
     before = signal.signal(signal.SIGTERM, terminate)
     try:
         app()
@@ -133,7 +133,9 @@ def main() -> None:
             f"error: {text}", style="red", markup=False
         )
         sys.exit(2)
-    except KeyboardInterrupt as stopped:
-        sys.exit(143 if isinstance(stopped, Terminated) else 130)
+    except KeyboardInterrupt:
+        sys.exit(130)
     finally:
         signal.signal(signal.SIGTERM, before)
+        if terminated:
+            sys.exit(143)
