@@ -85,7 +85,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_no_part(
 
 READ_ONLY = """
 from softdex.compiled import FALLBACK
-from softdex.kernels.balance import _rank as kernel
+from softdex.kernels.lanes import next_rows as kernel
 from softdex.messages import say_if_compiling
 say_if_compiling(kernel, "a step")
 say_if_compiling(kernel, "another")
