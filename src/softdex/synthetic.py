@@ -169,12 +169,8 @@ class World:
         return pa.table(columns)
 
     def eta(self, users: np.ndarray, last: np.ndarray | None = None) -> np.ndarray:
-        """Return eta(y | u) for user rows (B,) as (B, I) float64; rows sum to 1.
-
-        Args:
-            users: user rows.
-            last: item row of each user's last event, -1 for none: eta(y | u, last).
-        """
+        """Return eta(y | u) for user rows (B,) as (B, I) float64, or eta(y | u, last) for the item
+        rows (B,) of their last events, -1 for none. Rows sum to 1."""
         path = np.ones((len(users), 1))
         for mass, vectors in zip(self.levels, self.vectors, strict=True):
             with np.errstate(divide="ignore"):
@@ -206,6 +202,7 @@ class World:
             last: item row of each user's last event, -1 for none; of use with `stickiness`.
         """
         users = np.arange(self.num_users) if users is None else users
+        exclude = empty(len(users)) if exclude is None else exclude
         lists = [
             (ids, np.take_along_axis(eta, ids, 1) * (ids >= 0))
             for _, eta, ids in self._lists(k, users, exclude, last)
@@ -249,17 +246,15 @@ class World:
             )
 
     def _lists(
-        self, k: int, users: np.ndarray, exclude: Ragged | None, last: np.ndarray | None
+        self, k: int, users: np.ndarray, exclude: Ragged, last: np.ndarray | None
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yield blocks of (positions in `users`, eta, best item rows)."""
         size = max(1, CELLS // len(self.levels[-1]))
         for start in range(0, len(users), size):
             at = np.arange(start, min(start + size, len(users)))
             eta = self.eta(users[at], None if last is None else last[at])
-            open_ = eta.copy() if exclude is not None else eta
-            if exclude is not None:
-                part = exclude.take(at)
-                open_[part.row_of, part.ids] = -np.inf
+            open_, part = eta.copy(), exclude.take(at)
+            open_[part.row_of, part.ids] = -np.inf
             hits = top_k(torch.from_numpy(open_), min(k, self.num_items))
             ids = torch.where(hits.scores > -torch.inf, hits.ids, -1).numpy()
             yield at, eta, np.pad(ids, ((0, 0), (0, k - ids.shape[1])), constant_values=-1)
@@ -270,8 +265,7 @@ class World:
         if holdout is None:
             if self.stickiness:
                 raise SoftdexError(
-                    "world: with stickiness= the best list depends on the last event. Give holdout=, a "
-                    "part of a split of its log."
+                    "world: with stickiness= the best list depends on the last event. Give holdout=."
                 )
             users, masked, last = np.arange(self.num_users), empty(self.num_users), None
         else:
@@ -395,10 +389,8 @@ class World:
 
 def _last(history: Ragged) -> np.ndarray:
     """Return the last item of each history, -1 where there is none."""
-    found = np.full(len(history.lengths), -1)
-    some = history.lengths > 0
-    found[some] = history.ids[history.indptr[1:][some] - 1]
-    return found
+    end = np.where(history.lengths > 0, history.indptr[1:] - 1, len(history.ids))
+    return np.append(history.ids, -1)[end]
 
 
 def _numbered(letter: str, n: int) -> Keys:
