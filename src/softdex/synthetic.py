@@ -265,7 +265,7 @@ class World:
         if holdout is None:
             if self.stickiness:
                 raise SoftdexError(
-                    "world: with stickiness= the best list depends on the last event. Give holdout=."
+                    "world: with stickiness= best lists depend on the last event. Give holdout=."
                 )
             users, masked, last = np.arange(self.num_users), empty(self.num_users), None
         else:

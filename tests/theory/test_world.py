@@ -167,7 +167,7 @@ def test_a_sticky_world_is_best_read_by_its_last_event() -> None:
     eta = w.eta(test.users, last)
     assert np.allclose(probability, np.take_along_axis(eta, best, 1))
     assert probability.sum() > np.take_along_axis(eta, plain, 1).sum() * 1.1
-    with pytest.raises(sdx.SoftdexError, match=r"depends on the last event\. Give holdout="):
+    with pytest.raises(sdx.SoftdexError, match=r"depend on the last event\. Give holdout="):
         w.ceiling("recall", 10)
 
 
