@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from softdex.errors import DataError as DataError
     from softdex.errors import ShapeError as ShapeError
     from softdex.errors import SoftdexError as SoftdexError
+    from softdex.evaluate.lists import evaluate as evaluate
     from softdex.evaluate.result import Result as Result
     from softdex.machine import set_threads as set_threads
     from softdex.model.from_torch import from_torch as from_torch
@@ -55,6 +56,7 @@ OBJECTS = {
     "Split": "softdex.data.holdout",
     "Tuned": "softdex.tune",
     "compare": "softdex.compare",
+    "evaluate": "softdex.evaluate.lists",
     "fit": "softdex.fit",
     "from_torch": "softdex.model.from_torch",
     "load": "softdex.model.saving",

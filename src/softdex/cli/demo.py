@@ -16,9 +16,9 @@ from softdex.compare import Comparison, compare
 from softdex.data import split
 from softdex.data.interactions import Interactions
 from softdex.evaluate.result import Result
-from softdex.files import save_table
 from softdex.messages import say
 from softdex.model.retriever import Retriever
+from softdex.table_files import save_table
 from softdex.tables import Rows
 
 WORLD = {"strength": 1.5, "stickiness": 0.7}  # tastes and an order that models can read

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from softdex.data.interactions import Interactions
-from softdex.options import at_least_0, one_of, positive, up_to
+from softdex.options import at_least_0, count, one_of, up_to, width
 from softdex.recipes.variant import Guide, Variant
 from softdex.solve.closed import normal_equations
 from softdex.solve.closed.als import Alternating, initial
@@ -25,14 +25,14 @@ VARIANTS = {
 def ials(
     train: Interactions,
     *,
-    dim: Annotated[int, positive] = 128,
+    dim: Annotated[int, width] = 128,
     alpha: Annotated[float, up_to(1e9)] = 0.03,
     lam: Annotated[float, up_to(1e9)] = 0.005,
     reg: Annotated[str, one_of(*normal_equations.REGULARISERS)] = "frequency",
     nu: Annotated[float, up_to(9)] = 1.0,
-    epochs: Annotated[int, positive] = 8,
+    epochs: Annotated[int, count] = 8,
     patience: Annotated[int, at_least_0] = 2,
-    steps: Annotated[int, at_least_0] = CG_STEPS,
+    steps: Annotated[int, up_to(1e4)] = CG_STEPS,
     seed: Annotated[int, at_least_0] = 0,
     device: str = "auto",
 ) -> Alternating:

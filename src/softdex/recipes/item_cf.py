@@ -9,7 +9,7 @@ import torch
 
 from softdex.data.interactions import Interactions
 from softdex.encode.counting import Neighbours
-from softdex.options import at_least_0, from_0_to_1, positive
+from softdex.options import count, from_0_to_1, up_to
 from softdex.recipes.variant import Guide, Variant
 from softdex.score.counting import Sparse
 from softdex.solve.closed.neighbours import cosine_neighbours
@@ -32,10 +32,10 @@ VARIANTS = {
 def item_cf(
     train: Interactions,
     *,
-    neighbours: Annotated[int, positive] = 200,
-    user_power: Annotated[float, at_least_0] = 0.5,
+    neighbours: Annotated[int, count] = 200,
+    user_power: Annotated[float, up_to(10)] = 0.5,
     asymmetry: Annotated[float, from_0_to_1] = 0.6,
-    shrink: Annotated[float, at_least_0] = 0.0,
+    shrink: Annotated[float, up_to(1e9)] = 0.0,
 ) -> tuple[Neighbours, Sparse]:
     """Score an item by the sum of its weighted cosines to the items of the history.
 

@@ -11,7 +11,7 @@ from softdex.data.interactions import Interactions
 from softdex.encode.history import Mixed
 from softdex.errors import SoftdexError
 from softdex.objective.taylor import rg_of_vectors
-from softdex.options import at_least_0, from_0_to_1, one_of, only, positive, up_to
+from softdex.options import at_least_0, count, from_0_to_1, one_of, only, up_to, width
 from softdex.recipes.variant import Guide, Variant
 from softdex.score.product import Dot
 from softdex.solve.closed import newton, normal_equations
@@ -45,7 +45,7 @@ ITERATED = only(solver=("als", "newton_cg"))
 def rg(
     train: Interactions,
     *,
-    dim: Annotated[int, positive] = 128,
+    dim: Annotated[int, width] = 128,
     alpha: Annotated[float, up_to(1e9)] = 0.03,
     lam: Annotated[float, up_to(1e9)] = 0.1,
     reg: Annotated[str, one_of(*normal_equations.REGULARISERS)] = "frequency",
@@ -56,10 +56,10 @@ def rg(
     solver: Literal["als", "svd", "newton_cg"] = "als",
     encoder: Literal["user", "history", "mix"] = "user",
     share: Annotated[float, from_0_to_1, only(encoder="mix")] = 0.5,
-    max_history: Annotated[int, positive, only(encoder=("history", "mix"))] = 200,
-    epochs: Annotated[int, positive, ITERATED] = 8,
+    max_history: Annotated[int, count, only(encoder=("history", "mix"))] = 200,
+    epochs: Annotated[int, count, ITERATED] = 8,
     patience: Annotated[int, at_least_0, ITERATED] = 2,
-    steps: Annotated[int, at_least_0, only(solver="als")] = CG_STEPS,
+    steps: Annotated[int, up_to(1e4), only(solver="als")] = CG_STEPS,
     seed: Annotated[int, at_least_0] = 0,
     device: str = "auto",
 ) -> Any:

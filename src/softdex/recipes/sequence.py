@@ -14,7 +14,7 @@ from softdex.encode.sequence import Dnn, Sequence
 from softdex.errors import SoftdexError
 from softdex.index.flat import Flat
 from softdex.index.imi.books import log_popularity
-from softdex.options import at_least_0, below_1, one_of, only, positive
+from softdex.options import at_least_0, below_1, count, few, one_of, only, width
 from softdex.recipes.compose import Ids, Sampling, vectors_of
 from softdex.recipes.variant import Guide, Variant
 from softdex.score.product import Dot
@@ -48,12 +48,12 @@ def sequence(
     *,
     encoder: Literal["attention", "dnn"] = "attention",
     objective: Annotated[str, one_of("softmax", "ssm", *OBJECTIVES)] = "softmax",
-    dim: Annotated[int, positive] = 128,
-    layers: Annotated[int, positive, ATTENTION] = 2,
-    heads: Annotated[int, positive, ATTENTION] = 2,
-    hidden: Annotated[int, positive, ATTENTION] = 256,
+    dim: Annotated[int, width] = 128,
+    layers: Annotated[int, few, ATTENTION] = 2,
+    heads: Annotated[int, width, ATTENTION] = 2,
+    hidden: Annotated[int, width, ATTENTION] = 256,
     dropout: Annotated[float, below_1, ATTENTION] = 0.2,
-    max_history: Annotated[int, positive] = 200,
+    max_history: Annotated[int, count] = 200,
     features: list[str] | str | None = None,
     ids: Literal["add", "drop"] = "add",
     id_dropout: Annotated[float, below_1] = 0.1,

@@ -16,7 +16,16 @@ from softdex.index.tree.deal import RULES
 from softdex.index.tree.tree import Tree
 from softdex.machine import pick_device
 from softdex.messages import say
-from softdex.options import at_least_0, at_least_2, from_0_to_1, model_or, one_of, only, positive
+from softdex.options import (
+    at_least_0,
+    at_least_2,
+    count,
+    from_0_to_1,
+    model_or,
+    one_of,
+    only,
+    width,
+)
 from softdex.recipes.leaves import LEAVES, Quick, estimate_of, order_of_leaves
 from softdex.recipes.variant import Guide, Variant
 from softdex.score.din import NORMS, random_din, windows_of
@@ -111,19 +120,19 @@ def tree(
     category: Annotated[str | None, only(leaves="category")] = None,
     arity: Annotated[int, at_least_2] = 2,
     room: Annotated[float, from_0_to_1] = 0.0,
-    beam: Annotated[int, positive] = 150,
-    dim: Annotated[int, positive] = 24,
+    beam: Annotated[int, count] = 150,
+    dim: Annotated[int, width] = 24,
     norm: Annotated[str, one_of(*NORMS)] = "batch",
-    negatives: Annotated[int | None, positive, only(sampling=("tree", "uniform", None))] = None,
-    max_history: Annotated[int | None, positive] = None,
-    min_history: Annotated[int, positive] = 1,
+    negatives: Annotated[int | None, count, only(sampling=("tree", "uniform", None))] = None,
+    max_history: Annotated[int | None, count] = None,
+    min_history: Annotated[int, count] = 1,
     windows: Literal["all", "last"] = "all",
     max_instances: Annotated[int, at_least_0] = 0,
-    rounds: Annotated[int, positive] = 1,
+    rounds: Annotated[int, count] = 1,
     relearn: Annotated[str, one_of(*BY)] = "softmax",
-    gap: Annotated[int, positive, IN_ROUNDS] = 7,
+    gap: Annotated[int, count, IN_ROUNDS] = 7,
     deal: Annotated[str, one_of(*RULES), IN_ROUNDS] = "auction",
-    per_item: Annotated[int, positive, IN_ROUNDS] = 64,
+    per_item: Annotated[int, count, IN_ROUNDS] = 64,
     move: Annotated[bool, IN_ROUNDS] = True,
     restart: Annotated[bool, IN_ROUNDS] = False,
     rectify: Annotated[str, one_of(*KINDS)] = "none",

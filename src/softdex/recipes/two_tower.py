@@ -13,7 +13,7 @@ from softdex.index.flat import Flat
 from softdex.index.imi.books import codewords_for, log_popularity
 from softdex.index.imi.index import build
 from softdex.objective.in_batch import CORRECTIONS
-from softdex.options import at_least_0, from_0_to_1, one_of, only, positive
+from softdex.options import at_least_0, count, from_0_to_1, one_of, only, up_to
 from softdex.recipes.compose import Towers
 from softdex.recipes.variant import Guide, Variant
 from softdex.solve.gradient.feed import Events
@@ -66,11 +66,11 @@ def two_tower(
     train: Interactions,
     *,
     objective: Annotated[str, one_of(*OBJECTIVES)] = "bir",
-    negatives: Annotated[int | None, positive, only(objective=("mns", "bir", "xir"))] = None,
+    negatives: Annotated[int | None, count, only(objective=("mns", "bir", "xir"))] = None,
     popularity: Annotated[
         Literal["count", "log", "power"], only(objective=("ssl_pop", "mns", "bir", "xir"))
     ] = "count",
-    power: Annotated[float, at_least_0, only(popularity="power")] = 0.5,
+    power: Annotated[float, up_to(10), only(popularity="power")] = 0.5,
     correction: Annotated[str, one_of(*CORRECTIONS), only(objective=("bir", "xir"))] = "none",
     own: Literal["drop", "keep"] = "drop",
     hits: Literal["drop", "keep"] = "drop",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from softdex.data.interactions import Interactions
 from softdex.encode.vae import Vae
-from softdex.options import at_least_0, below_1, only, positive
+from softdex.options import at_least_0, below_1, count, only, up_to, width
 from softdex.recipes.compose import Sampling
 from softdex.recipes.variant import Guide, Variant
 from softdex.score.product import Dot
@@ -37,13 +37,13 @@ VARIANTS = {
 def vae(
     train: Interactions,
     *,
-    dim: Annotated[int, positive] = 200,
-    hidden: Annotated[int, positive] = 200,
-    latent: Annotated[int, positive] = 64,
+    dim: Annotated[int, width] = 200,
+    hidden: Annotated[int, width] = 200,
+    latent: Annotated[int, width] = 64,
     dropout: Annotated[float, below_1] = 0.5,
-    beta: Annotated[float, at_least_0] = 0.3,
+    beta: Annotated[float, up_to(1e6)] = 0.3,
     anneal: Annotated[int, at_least_0] = 0,
-    max_history: Annotated[int, positive] = 200,
+    max_history: Annotated[int, count] = 200,
     popularity: Annotated[
         Literal["count", "log", "power"], only(index=("auto", "imi_popularity"))
     ] = "power",
