@@ -351,7 +351,7 @@ def test_evaluate_refuses_what_is_not_its_holdout(
 
 def test_weights_that_blow_up_the_scores_are_refused_at_once(parts: sdx.Split) -> None:
     weight = np.full(len(parts.train), 1e38, np.float32)
-    with pytest.raises(SoftdexError, match="the weights sum to .*, more than a float32 holds"):
+    with pytest.raises(SoftdexError, match=r"the weights sum to .*, more than a float32 holds"):
         replace(parts.train, weight=weight)
 
 
