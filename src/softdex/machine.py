@@ -13,11 +13,10 @@ import torch
 
 from softdex.errors import SoftdexError
 
+MOST_THREADS = 1024
 NO_MEMORY = re.compile("alloc|out of memory|overflow", re.IGNORECASE)  # as torch says it
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 DURATION = re.compile("".join(rf"(?:(\d+(?:\.\d+)?)\s*{unit}\s*)?" for unit in UNITS))
-
-MOST_THREADS = 1024
 
 
 def set_threads(n: int) -> None:
@@ -26,10 +25,10 @@ def set_threads(n: int) -> None:
     Give each of several processes on one machine its own share: thread pools that compete for
     cores can be many times slower than a single thread.
     """
-    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_THREADS:
-        raise SoftdexError(
-            f"threads: expected a whole number of at least 1 and at most {MOST_THREADS}, got {n!r}."
-        )
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise SoftdexError(f"threads: expected a whole number of at least 1, got {n!r}.")
+    if n > MOST_THREADS:
+        raise SoftdexError(f"threads: expected at most {MOST_THREADS:,}, got {n:,}.")
     import numba  # takes a while
 
     torch.set_num_threads(n)

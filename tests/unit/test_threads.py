@@ -44,7 +44,7 @@ except ImportError:
         assert done.stdout.strip() == expected
 
 
-@pytest.mark.parametrize("n", [0, -1, True, 1.5, 1025, 10**30])
+@pytest.mark.parametrize("n", [0, -1, True, 1.5])
 def test_senseless_numbers_of_threads_are_refused(n: object) -> None:
     with pytest.raises(sdx.SoftdexError, match="at least 1"):
         sdx.set_threads(n)  # type: ignore[arg-type]
