@@ -148,6 +148,7 @@ def own(train: sdx.Interactions, make: Callable[[Dot], Index]) -> sdx.Retriever:
     torch.manual_seed(0)
     items, mix = nn.Embedding(train.num_items, 32), nn.Linear(32, 32)
     nn.init.normal_(items.weight, std=0.3)
+    nn.init.eye_(mix.weight)
 
     def queries(past: Tensor) -> Tensor:
         real = (past >= 0).unsqueeze(2)
