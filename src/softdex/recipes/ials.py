@@ -12,6 +12,7 @@ from softdex.solve.closed.als import Alternating, initial
 from softdex.solve.closed.row_systems import CG_STEPS
 from softdex.solve.loop import Schedule
 
+SHARE = 16.0  # of the events' weight: what all items weigh together by default
 SPACE = {"alpha": (0.001, 0.3), "lam": (0.0005, 0.05), "dim": [64, 128, 256]}
 VARIANTS = {
     "ials": Variant(
@@ -24,7 +25,7 @@ def ials(
     train: Interactions,
     *,
     dim: Annotated[int, positive] = 128,
-    alpha: Annotated[float, up_to(1e9)] = 0.03,
+    alpha: Annotated[float | None, up_to(1e9)] = None,
     lam: Annotated[float, up_to(1e9)] = 0.005,
     reg: Annotated[str, one_of(*normal_equations.REGULARISERS)] = "frequency",
     nu: Annotated[float, up_to(9)] = 1.0,
@@ -40,7 +41,8 @@ def ials(
 
     Args:
         dim: length of the vectors.
-        alpha: weight of every item, whose score is pulled to 0; an event has weight 1.
+        alpha: weight of every item, whose score is pulled to 0; an event has weight 1. None: as much
+            as makes all items together weigh 16 times as much as the events.
         lam: strength of the regulariser.
         reg: `l2` (lam per row), `sum_w` (times the row's sum of weights) or `frequency` (times its
             number of events to the power nu).
@@ -52,6 +54,8 @@ def ials(
         seed: of initial vectors.
         device: `auto`, `cpu`, `cuda`.
     """
+    if alpha is None:
+        alpha = SHARE * float(train.confidences[0].sum()) / (train.num_users * train.num_items)
     power = normal_equations.reg_exponent("ials", reg, nu)
     loss = normal_equations.ials(train.num_items, alpha=alpha, lam=lam, nu=power)
     schedule = Schedule(epochs, patience, device)
