@@ -295,7 +295,7 @@ def test_the_smallest_log_can_be_learned_from() -> None:
     ("ials", {"reg": "sum"}, "ials: unknown reg 'sum'. Did you mean 'sum_w'?"),
     ("rg2", {"nu": 10.0}, "rg2: expected nu from 0 to 9, got 10.0"),
     ("rg2", {"seed": 2**64}, "rg2: expected seed as a whole number"),
-    ("rg2", {"reg": "l2", "nu": 0.5}, "rg2: nu=0.5 needs reg='frequency', got reg='l2'"),
+    ("rg2", {"reg": "l2", "nu": 0.5}, "rg2: nu= has no effect with reg='l2'"),
     ("rg2", {"solver": "sgd"}, "rg2: unknown solver 'sgd'"),
     ("rgx", {"interaction": "frobenus"}, "unknown interaction 'frobenus'. Did you mean 'frob"),
     ("rg2", {"sampled": 0}, "expected 1 to 149 sampled items, got 0"),
