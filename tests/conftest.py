@@ -12,6 +12,7 @@ import torch
 from hypothesis import settings
 
 import softdex as sdx
+from softdex.messages import LOGGER
 from softdex.solve.gradient.trainer import Trainer
 
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=50)
@@ -37,6 +38,7 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 def loud(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the library print messages on standard error."""
     monkeypatch.delenv("SOFTDEX_QUIET")
+    monkeypatch.setattr(LOGGER, "hasHandlers", lambda: False)  # pytest has set up logging
 
 
 @pytest.fixture(scope="session")

@@ -143,13 +143,14 @@ def refit(index: Index, query: Any, seed: int) -> None:
 
 
 def filtered(index: Index, query: Any, seed: int) -> None:
-    """Nothing filtered out comes back, and k come back whenever k allowed ones exist."""
+    """Nothing filtered out comes back, and k come back whenever k allowed ones exist, for a mask of
+    all queries or one per query."""
     draw = np.random.default_rng(seed)
-    for share in (0.0, 0.3, 0.9):
+    for share, rows in ((0.0, ()), (0.3, (BATCH,)), (0.9, ()), (0.1, (BATCH,))):
         lists = [np.flatnonzero(draw.random(ITEMS) < share) for _ in range(BATCH)]
-        allow = torch.from_numpy(draw.random(ITEMS) < 0.8)
+        allow = torch.from_numpy(draw.random((*rows, ITEMS)) < 0.8)
         exclude = Ragged(np.cumsum([0, *map(len, lists)]), np.concatenate(lists).astype(np.int32))
-        free = (allow & living(index, query)).repeat(BATCH, 1)
+        free = (allow & living(index, query)).expand(BATCH, -1).clone()
         free[exclude.row_of, exclude.ids] = False
         for k in (1, 6, ITEMS):
             hits = index.search(query, k, filter=Filter(exclude, allow))

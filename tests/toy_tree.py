@@ -172,7 +172,7 @@ class ToyTree:
     def _allowed(self, batch: int, filter: Filter | None) -> Tensor:
         living = (self.item_of >= 0).expand(batch, -1).clone()
         if filter is not None and filter.allow is not None:
-            living &= filter.allow[self.item_of.clamp(min=0)]
+            living &= filter.allow[..., self.item_of.clamp(min=0)]
         if filter is not None and filter.exclude is not None:
             rows = torch.from_numpy(filter.exclude.row_of)
             slots = self.slot_of[torch.from_numpy(filter.exclude.ids.astype("int64"))]

@@ -15,6 +15,7 @@ from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.errors import DataError, SoftdexError
 from softdex.machine import parse_bytes, parse_seconds
+from softdex.messages import at_volume
 from softdex.model.learn import assemble, learn
 from softdex.model.retriever import Retriever
 from softdex.model.saving import load
@@ -24,6 +25,7 @@ from softdex.recipes.catalogue import kinds as recipe_kinds
 from softdex.solve.loop import Job, Listen
 
 
+@at_volume
 def fit(
     recipe: Recipe,
     train: Interactions,
@@ -35,6 +37,8 @@ def fit(
     resume: bool = False,
     max_memory: int | str | None = None,
     max_seconds: float | str | None = None,
+    quiet: bool = False,
+    verbose: bool = False,
     **given: Any,
 ) -> Retriever:
     """Train a recipe and return a model that recommends.
@@ -51,6 +55,7 @@ def fit(
         max_memory: bytes (or "4GB"); a training that needs more is refused before it starts.
         max_seconds: seconds (or "10m") after which a recipe that trains in epochs stops; the best
             epoch is kept.
+        quiet, verbose: print warnings only, or every epoch too.
         given: options of the recipe; `softdex recipes NAME` lists them.
 
     Example:

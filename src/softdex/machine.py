@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 
-import numba
 import pyarrow as pa
 import torch
 
@@ -23,6 +22,8 @@ def set_threads(n: int) -> None:
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise SoftdexError(f"threads: expected a whole number of at least 1, got {n!r}.")
+    import numba  # takes a while
+
     torch.set_num_threads(n)
     most: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
     numba.set_num_threads(min(n, most))
@@ -34,14 +35,27 @@ def pick_device(name: str) -> torch.device:
     """The device of this name; "auto" is a GPU if there is one, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
+        meant = (
+            " Did you mean 'cuda'?" if name.lower().startswith(("gpu", "cuda", "nvidia")) else ""
+        )
+        raise SoftdexError(
+            f"device: expected 'auto', 'cpu', 'cuda' or 'cuda:1', got {name!r}.{meant}"
+        )
+    device = torch.device(name)
     try:
-        device = torch.device(name)
-        if device.type not in ("cpu", "cuda"):
-            raise RuntimeError("expected auto, cpu or cuda")
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise SoftdexError(f"device {name!r} cannot be used here ({str(error)[:100]}).") from None
+        raise SoftdexError(f"device {name!r} cannot be used here ({_no_cuda(error)}).") from None
     return device
+
+
+def _no_cuda(error: Exception) -> str:
+    """Why a GPU cannot be used: the first sentence that torch says."""
+    if torch.version.cuda is None:
+        return "this torch is a CPU build"
+    count = torch.cuda.device_count()
+    return f"torch sees {count} GPUs" if count else re.split(r"[.\n]", str(error))[0][:100]
 
 
 def parse_bytes(size: int | str) -> int:

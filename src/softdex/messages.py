@@ -1,36 +1,81 @@
-"""Messages on standard error: lines, progress bars, epoch records."""
+"""Messages and progress: the `softdex` logger where logging is set up, else standard error.
+
+Messages are records of level INFO, epochs of level DEBUG. `quiet=` of `fit`, `tune` and `compare`
+leaves out both, `verbose=` prints both. Progress bars appear only on a terminal.
+"""
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn, track
-from rich.progress import Progress as Bar
+from softdex.errors import SoftdexError
 
 METRIC = "ndcg@20"
 """Measured on validation after each epoch: early stopping, `sdx.tune` and the logs go by it."""
 
+LOGGER = logging.getLogger("softdex")
+LEAST = ContextVar("LEAST", default=logging.INFO)  # level of the records that are printed
+
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
-def say(line: str, *, quiet: bool = False) -> None:
-    """Print a line on standard error, unless `quiet` or SOFTDEX_QUIET is set."""
-    if not quiet and not os.environ.get("SOFTDEX_QUIET"):
-        Console(file=sys.stderr, highlight=False, soft_wrap=True).print(escape(line))
+def say(line: str, level: int = logging.INFO, *, quiet: bool = False) -> None:
+    """Log a line; print it on standard error where logging is not set up."""
+    if quiet or (is_quiet() and level < logging.WARNING):
+        return
+    if LOGGER.hasHandlers():
+        LOGGER.log(level, line)
+    elif level >= LEAST.get():
+        print(line, file=sys.stderr, flush=True)
+
+
+def is_quiet() -> bool:
+    """Whether only warnings are said: `quiet=`, --quiet or SOFTDEX_QUIET."""
+    return LEAST.get() > logging.INFO or bool(os.environ.get("SOFTDEX_QUIET"))
+
+
+@contextmanager
+def volume(*, quiet: bool = False, verbose: bool = False) -> Iterator[None]:
+    """Say less or more in this context; with neither, as much as around it."""
+    if quiet and verbose:
+        raise SoftdexError("expected quiet or verbose, not both.")
+    level = logging.WARNING if quiet else logging.DEBUG if verbose else LEAST.get()
+    before = LEAST.set(level)
+    try:
+        yield
+    finally:
+        LEAST.reset(before)
+
+
+def at_volume(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a function say as much as its arguments `quiet` and `verbose` ask for."""
+
+    @functools.wraps(function)
+    def called(*args: P.args, **given: P.kwargs) -> T:
+        asked = {name: bool(given.get(name, False)) for name in ("quiet", "verbose")}
+        with volume(**asked):
+            return function(*args, **given)
+
+    return called
 
 
 def progress(steps: Iterable[T], what: str, total: int) -> Iterator[T]:
-    """Iterate with a progress bar on standard error, if that is a terminal."""
-    if not sys.stderr.isatty() or os.environ.get("SOFTDEX_QUIET"):
+    """Iterate with a progress bar, if standard error is a terminal."""
+    if not has_bars():
         yield from steps
         return
+    from rich.console import Console  # takes a while
+    from rich.progress import track
+
     console = Console(file=sys.stderr)
     yield from track(steps, description=what, total=total, console=console, transient=True)
 
@@ -45,6 +90,11 @@ def say_if_compiling(function: Any, what: str) -> None:
     written = source.stat().st_mtime
     if not any(path.stat().st_mtime >= written for path in kept):
         say(f"compiling {what} for this machine, once (a few seconds; cached on disk)")
+
+
+def has_bars() -> bool:
+    """Whether progress is shown: on a terminal, unless quiet."""
+    return sys.stderr.isatty() and not is_quiet()
 
 
 def _sentence(record: dict[str, Any]) -> str:
@@ -65,19 +115,25 @@ def _sentence(record: dict[str, Any]) -> str:
 def ticker(
     total: int, what: str, done: int = 0, *, quiet: bool = False
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Report epoch records: a progress bar on a terminal, else one line each."""
-    if quiet:
-        yield lambda record: None
+    """Report epoch records: a line each at level DEBUG, and a progress bar on a terminal."""
+
+    def tell(record: dict[str, Any]) -> None:
+        say(f"{what}: {_sentence(record)}", logging.DEBUG, quiet=quiet)
+
+    if quiet or not has_bars():
+        yield tell
         return
-    if not sys.stderr.isatty() or os.environ.get("SOFTDEX_QUIET"):
-        yield lambda record: say(f"{what}: {_sentence(record)}")
-        return
+    from rich.console import Console  # takes a while
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Bar(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr)) as bar:
+    with Progress(*columns, Remaining(), console=Console(file=sys.stderr)) as bar:
         task = bar.add_task(what, total=total, completed=done)
 
         def tick(record: dict[str, Any]) -> None:
             shown = " ".join(f"{k} {v}" for k, v in record.items() if k in ("loss", "metric"))
             bar.update(task, advance=1, description=f"{what}: {shown}")
+            tell(record)
 
         yield tick

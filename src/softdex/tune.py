@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import qmc
 
 from softdex import recipes
 from softdex.data.holdout import Holdout
@@ -16,7 +15,7 @@ from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
 from softdex.fit import check_log, make_job
 from softdex.machine import parse_bytes
-from softdex.messages import METRIC, say
+from softdex.messages import METRIC, at_volume, say
 from softdex.model.card import Card
 from softdex.model.learn import (
     assemble,
@@ -122,6 +121,7 @@ class _Trial:
         return model
 
 
+@at_volume
 def tune(
     recipe: Recipe,
     train: Interactions,
@@ -131,6 +131,8 @@ def tune(
     space: Mapping[str, Any] | None = None,
     search_seed: int = 0,
     max_memory: int | str | None = None,
+    quiet: bool = False,
+    verbose: bool = False,
     **fixed: Any,
 ) -> Tuned:
     """Search for good options of a recipe by successive halving.
@@ -149,6 +151,7 @@ def tune(
             logarithmic scale. None takes the recipe's own, `softdex.recipes.space(recipe)`.
         search_seed: of the choice of settings; `seed` is that of the training, as in `fit`.
         max_memory: bytes (or "4GB") that settings in training may hold together.
+        quiet, verbose: print warnings only, or every epoch too.
         fixed: options with one value in every setting, also if `space` has them.
     """
     name, fixed = recipes.entry(recipe).name, recipes.check_options(recipe, fixed)
@@ -245,6 +248,8 @@ def _spread(
     """Distinct settings spread evenly over a space; the defaults first if they lie in it."""
     defaults, whole = recipes.options(recipe), _whole(recipe)
     first = {option: defaults[option] for option in space}
+    from scipy.stats import qmc  # takes a while to import
+
     found = [first] if all(_within(first[o], among) for o, among in space.items()) else []
     for point in qmc.Halton(len(space), seed=seed).random(settings - len(found)):
         setting = {

@@ -629,11 +629,15 @@ def filters(g: Grown, seed: int) -> list[tuple[Filter | None, list[set[int]]]]:
     some = set(np.flatnonzero(allow).tolist())
     left = [set(range(items)) - set(x.tolist()) for x in lists]
     mask = torch.from_numpy(allow)
+    each = draw.random((QUERIES, items)) < 0.4
+    mine = [set(np.flatnonzero(row).tolist()) for row in each]
     cases = [
         (None, [set(range(items))] * QUERIES),
         (Filter(allow=mask), [some] * QUERIES),
         (Filter(exclude=exclude), left),
         (Filter(exclude, mask), [some & x for x in left]),
+        (Filter(allow=torch.from_numpy(each)), mine),
+        (Filter(exclude, torch.from_numpy(each)), [m & x for m, x in zip(mine, left, strict=True)]),
     ]
     return [(f, [open_ & g.items.keys() for open_ in allowed]) for f, allowed in cases]
 

@@ -87,12 +87,12 @@ def far_from_the_softmax(index: Imi, query: Tensor) -> float:
 
 
 def barred(seed: int, share: float, items: int = ITEMS) -> tuple[Filter, Tensor]:
-    """A filter, and what it lets through (B, I)."""
+    """A filter, whose mask has a row per query for odd seeds, and what it lets through (B, I)."""
     draw = np.random.default_rng(seed)
     lists = [np.flatnonzero(draw.random(items) < share) for _ in range(BATCH)]
-    allow = torch.from_numpy(draw.random(items) < 0.8)
+    allow = torch.from_numpy(draw.random((BATCH, items) if seed % 2 else items) < 0.8)
     exclude = Ragged(np.cumsum([0, *map(len, lists)]), np.concatenate(lists).astype(np.int32))
-    free = allow.repeat(BATCH, 1)
+    free = allow.expand(BATCH, -1).clone()
     free[exclude.row_of, exclude.ids] = False
     return Filter(exclude, allow), free
 

@@ -67,7 +67,7 @@ def oracle(
                 break
             for p in range(lists.starts[cell], lists.starts[cell + 1]):
                 item = int(lists.ids[p])
-                if item in barred or (allow is not None and not allow[item]):
+                if item in barred or (allow is not None and not allow[i, item]):
                     continue
                 score = lists.vectors[p] @ z + (lists.offsets[p] if len(lists.offsets) else 0)
                 taken.append((-float(score), item))
@@ -84,7 +84,8 @@ def check(
     allow: np.ndarray | None = None,
 ) -> None:
     found = scan(w.query, w.lists, k, effort, exclude=exclude, allow=allow)
-    expected = oracle(w, k, effort, exclude, allow)
+    mask = None if allow is None else np.broadcast_to(allow, (len(w.query), allow.shape[-1]))
+    expected = oracle(w, k, effort, exclude, mask)
     np.testing.assert_array_equal(found[0], expected[0])
     np.testing.assert_array_equal(found[1], expected[1])
 
@@ -126,6 +127,9 @@ def test_scan_equals_a_loop_over_its_definition(
     check(w, k, effort, exclude)
     check(w, k, effort, None, allow)
     check(w, k, effort, exclude, allow)
+    each = np.random.default_rng(seed).random((len(w.query), 2 * items)) > share
+    check(w, k, effort, None, each)
+    check(w, k, effort, exclude, each)
 
 
 @pytest.mark.parametrize("effort", [0, 1000, math.inf])
@@ -212,6 +216,8 @@ def test_odd_queries_are_answered() -> None:
         scan(w.query[0], w.lists, 3, 10)
     with pytest.raises(ShapeError, match="expected 2 rows of exclude, got 1"):
         scan(w.query, w.lists, 3, 10, exclude=empty(1))
+    with pytest.raises(ShapeError, match="expected 2 rows of allow, got 3"):
+        scan(w.query, w.lists, 3, 10, allow=np.ones((3, 80), bool))
     with pytest.raises(ShapeError, match="k >= 1"):
         scan(w.query, w.lists, 0, 10)
 

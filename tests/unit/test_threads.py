@@ -31,6 +31,7 @@ import os, sys
 sys.modules["torch"] = None  # loading it fails, and by then the setting must be there
 try:
     import softdex
+    softdex.fit
 except ImportError:
     print(os.environ.get("GOMP_SPINCOUNT"))
 """

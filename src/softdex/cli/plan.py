@@ -94,6 +94,11 @@ def prepare(plan: Plan) -> tuple[Interactions, Split]:
     check_rules(plan.get("evaluate", {}))
     min_rating, k_core = (data.pop(name, None) for name in PREPARE)
     log = _filtered(read(data.pop("source"), **data), min_rating, k_core)
+    if name is None and log.time is None and "test" not in log.extra:
+        raise DataError(
+            "split: the log has no time, so the last events of a user are not known. Name its "
+            "column with --time, or ask for a random split with --split random."
+        )
     if name is None:
         name, why = splits.default_name(log)
         say(f"split: {name}, because {why}; --split chooses another")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from softdex.messages import METRIC, say
+from softdex.messages import METRIC, has_bars, say
 from softdex.tables import grid
 
 
@@ -72,9 +71,8 @@ class Board:
 @contextmanager
 def board(names: Iterable[str]) -> Iterator[Board]:
     """A board on standard error while recipes are trained."""
-    live = sys.stderr.isatty() and not os.environ.get("SOFTDEX_QUIET")
-    made = Board(names, live=live)
-    if not live:
+    made = Board(names, live=has_bars())
+    if not made.live:
         yield made
         return
     with Live(get_renderable=made.table, console=Console(file=sys.stderr), transient=True):

@@ -23,7 +23,7 @@ from softdex.evaluate.result import Result
 from softdex.fit import check_log, train_once
 from softdex.index.contract import MAX_MEMORY
 from softdex.machine import parse_seconds
-from softdex.messages import METRIC, say
+from softdex.messages import METRIC, at_volume, say
 from softdex.model.retriever import Retriever
 from softdex.recipes import Recipe
 
@@ -38,6 +38,7 @@ Chosen = dict[str, tuple[Recipe, dict[str, Any]]]
 """Recipe and options given, per name."""
 
 
+@at_volume
 def compare(
     log: Interactions | Split,
     recipes: Sequence[Recipe] | Options[str] | Options[Recipe] | None = None,
@@ -51,6 +52,8 @@ def compare(
     ideal: str | None = None,
     max_memory: int | str = MAX_MEMORY,
     extra: Columns | None = None,
+    quiet: bool = False,
+    verbose: bool = False,
 ) -> Comparison:
     """Train recipes on one split, choose by validation, and evaluate all on the test part at last.
 
@@ -73,6 +76,7 @@ def compare(
         k, index, empty, repeats, ideal, max_memory: as in `Retriever.evaluate`, on the test part.
         extra: called with each trained model and its result; returns further columns of the
             leaderboard.
+        quiet, verbose: print warnings only, or every epoch too.
     """
     limit = math.inf if budget is None else parse_seconds("compare: budget", budget)
     rules = {"k": k, "index": index, "empty": empty, "repeats": repeats, "ideal": ideal}

@@ -84,3 +84,16 @@ def refuse_or_drop(
     unparsed = sum(len(lines) for found in fetched.problems.values() for lines in found.values())
     notes.append(f"(dropped {unparsed + int(drop.sum()):,} bad {unit}s: {said})")
     return ~drop
+
+
+def of_weight(weight: np.ndarray, label: str, column: str, notes: list[str]) -> np.ndarray:
+    """Mask of the rows above weight 0; the rest count for nothing, and `notes` says how many."""
+    good = weight > 0
+    if len(good) and not good.any():
+        raise DataError(
+            f"read: every row of {label} has weight 0 in column {column!r}. weight=False counts "
+            "each row as 1."
+        )
+    if not good.all():
+        notes.append(f"({int((~good).sum()):,} rows of weight 0 left out)")
+    return good

@@ -34,7 +34,8 @@ class Interactions:
         item: the item of each event, int32.
         time: a number per event that orders each user's events, or None.
         rating: float32 per event, or None. Ratings only filter (`min_rating`).
-        weight: float32 per event, or None. How much the event counts in training.
+        weight: float32 per event, finite and above 0, or None. How much the event counts in
+            training.
         extra: further columns by name, e.g. a `test` flag.
         item_table: an Arrow table with one row per item key, or None.
         card: the card of the split whose training part this log is, or None.
@@ -58,6 +59,8 @@ class Interactions:
         for column in (*own, *self.extra.values()):
             if column is not None:
                 _freeze(column)
+        if self.weight is not None:
+            _check_weights(self.weight)
 
     def __len__(self) -> int:
         return len(self.user)
@@ -232,6 +235,22 @@ class Interactions:
 def _freeze(array: np.ndarray) -> np.ndarray:
     array.flags.writeable = False
     return array
+
+
+def _check_weights(weight: np.ndarray) -> None:
+    """Raise unless the weights are above 0 and sum to what a float32 holds."""
+    wrong = ~(weight > 0) | ~np.isfinite(weight)
+    if wrong.any():
+        raise DataError(
+            f"Interactions: expected finite weights above 0, got {weight[wrong][0]} at row "
+            f"{int(np.argmax(wrong))}. An event of weight 0 counts for nothing: leave it out."
+        )
+    total = float(weight.sum(dtype=np.float64))
+    if total > float(np.finfo(np.float32).max):
+        raise DataError(
+            f"Interactions: the weights sum to {total:.3g}, more than a float32 holds. Scale them "
+            "down, or pass weight=False to read."
+        )
 
 
 def _filter_keys(keys: Keys, keep: np.ndarray) -> Keys:

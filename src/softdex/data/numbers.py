@@ -17,6 +17,7 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MICROSECOND = dt.timedelta(microseconds=1)
 NUMERIC_TYPES = (pa.int64(), pa.float64())  # text is cast to the first that fits
 DATE_TYPES = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
+UNIX_TIMES = (631_152_000, 2_208_988_800)  # seconds: the years 1990 to 2039
 
 
 def nulls(column: pa.ChunkedArray) -> np.ndarray:
@@ -56,6 +57,31 @@ def numbers(column: pa.ChunkedArray, what: str, *, dates: bool) -> tuple[np.ndar
     return values.astype(np.int64, copy=False), wrong
 
 
+def is_time(name: str, column: pa.ChunkedArray) -> bool:
+    """Whether a column tells when: dates, text of dates, or Unix time in s, ms or us.
+
+    Half of the cells may be null. Unix times are between 1990 and 2040, and no column of that kind
+    is called an id.
+    """
+    column = unwrapped(column)
+    cells = column.filter(pa.array(~nulls(column)))
+    if not len(cells) or 2 * len(cells) < len(column):
+        return False
+    types = pa.types
+    if types.is_timestamp(cells.type) or types.is_date(cells.type):
+        return True
+    if types.is_string(cells.type) or types.is_large_string(cells.type):
+        if _in_one_type(cells, NUMERIC_TYPES) is None:
+            return not _as_dates(cells).null_count
+    elif not (types.is_integer(cells.type) or types.is_floating(cells.type)):
+        return False
+    found = pc.min_max(cells.cast(pa.float64(), safe=False)).as_py()
+    return not name.lower().endswith("id") and any(
+        UNIX_TIMES[0] * unit <= found["min"] and found["max"] < UNIX_TIMES[1] * unit
+        for unit in (1, 1e3, 1e6)
+    )
+
+
 def _as_numbers(column: pa.ChunkedArray, dates: bool) -> pa.ChunkedArray:
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -76,22 +102,37 @@ def _as_numbers(column: pa.ChunkedArray, dates: bool) -> pa.ChunkedArray:
 
 def _parse_text(column: pa.ChunkedArray, dates: bool) -> pa.ChunkedArray:
     """Text as numbers or as dates, whichever is more common; the rest becomes null."""
-    for kind in (*NUMERIC_TYPES, *(DATE_TYPES if dates else ())):
-        try:
-            read = column.cast(kind)
-        except pa.ArrowInvalid:
-            continue
-        return read.cast(pa.int64()) if kind in DATE_TYPES else read
-    cells = column.to_pylist()
-    found = [None if cell is None else _number(cell) for cell in cells]
+    whole = _in_one_type(column, (*NUMERIC_TYPES, *(DATE_TYPES if dates else ())))
+    if whole is not None:
+        return whole.cast(pa.int64()) if whole.type in DATE_TYPES else whole
+    found = [None if cell is None else _number(cell) for cell in column.to_pylist()]
     if dates:
-        moments = [None if cell is None else _microseconds(cell) for cell in cells]
-        if sum(m is not None for m in moments) > sum(n is not None for n in found):
-            found = moments
+        moments = _as_dates(column)
+        if len(moments) - moments.null_count > sum(n is not None for n in found):
+            return moments
     if not all(isinstance(value, int) for value in found if value is not None):
         found = [None if value is None else float(value) for value in found]
     kind = pa.float64() if float in map(type, found) else pa.int64()
     return pa.chunked_array([pa.array(found, kind)])
+
+
+def _in_one_type(column: pa.ChunkedArray, types: tuple[pa.DataType, ...]) -> pa.ChunkedArray | None:
+    """Text cast to the first of these types that fits every cell, or None."""
+    for kind in types:
+        try:
+            return column.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    return None
+
+
+def _as_dates(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Text as microseconds; what is no date becomes null."""
+    whole = _in_one_type(column, DATE_TYPES)
+    if whole is not None:
+        return whole.cast(pa.int64())
+    cells = [None if cell is None else _microseconds(cell) for cell in column.to_pylist()]
+    return pa.chunked_array([pa.array(cells, pa.int64())])
 
 
 def _number(cell: str) -> float | None:
@@ -104,7 +145,7 @@ def _number(cell: str) -> float | None:
     return value if abs(value) < 2**63 else float(cell)
 
 
-def _microseconds(cell: str) -> float | None:
+def _microseconds(cell: str) -> int | None:
     try:
         moment = dt.datetime.fromisoformat(cell.strip())
     except ValueError:

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from softdex.data.arrow import unwrapped
 from softdex.data.attach import attach
-from softdex.data.bad_rows import check, refuse_or_drop
+from softdex.data.bad_rows import check, of_weight, refuse_or_drop
 from softdex.data.interactions import Interactions
 from softdex.data.keys import factorize, range_keys
 from softdex.data.numbers import nulls
@@ -52,10 +52,12 @@ def read(
             - an iterable of `(user, item[, time[, weight]])` tuples.
         user, item: the id columns, by name, or by number in a file without header. By default they
             are found by their usual names (`user_id`, `movieId`, ...).
-        time: what orders a user's events: numbers in any unit, or dates. False ignores it.
+        time: what orders a user's events: numbers in any unit, or dates. By default found by its
+            usual name, else by what it holds. False ignores it.
         rating: how much the user liked the item; only used to filter (`min_rating`). False
             ignores it.
-        weight: how much an event counts in training; at least 0. False ignores it.
+        weight: how much an event counts in training. An event of weight 0 counts for nothing and
+            is left out; negative weights are bad rows. False ignores it.
         items: an item table: a path or an Arrow-compatible table with a key column. Its columns
             filter recommendations and come back with them.
         users: a user table, by the same rules.
@@ -119,6 +121,9 @@ def _from_columns(
     table = fetched.table
     if bad or fetched.problems:
         good = refuse_or_drop(source, fetched, bad, bad_rows, notes)
+        table, values = table.filter(pa.array(good)), {r: v[good] for r, v in values.items()}
+    if "weight" in values:
+        good = of_weight(values["weight"], source.label, chosen["weight"], notes)
         table, values = table.filter(pa.array(good)), {r: v[good] for r, v in values.items()}
     if table.num_rows == 0:
         raise DataError(f"read: {source.label} has columns {first_few(source.names)} and no rows.")

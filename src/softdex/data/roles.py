@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from softdex.data.layout import Layout
+from softdex.data.numbers import is_time
 from softdex.data.sources import Source
 from softdex.errors import DataError, did_you_mean, first_few
 
@@ -35,7 +35,7 @@ def find_columns(
         if list(given.values()).count(name) > 1:
             raise DataError(f"read: column {name!r} has two roles, one is {role}. Name another.")
     headerless = bool(source.text) and not source.text[0].has_header
-    guess = _guess_by_position(source.text[0]) if headerless else {}
+    guess = _guess_by_position(source) if headerless else {}
     roles = {role: [name] for role, name in given.items()}
     for role in (r for r, c in wanted.items() if c is None):
         found = [guess[role]] if role in guess else [] if guess else _usual(source.names, role)
@@ -48,9 +48,27 @@ def find_columns(
     missing = [r for r in ("user", "item") if not roles.get(r)]
     if missing:
         raise DataError(_missing(source, missing, headerless))
+    roles = {role: names for role, names in roles.items() if names}
     guessed = any(guess.get(r) and wanted[r] is None for r in wanted)
     notes = ["(no header: columns guessed by position)"] if guessed else []
-    return {role: names for role, names in roles.items() if names}, notes
+    if wanted["time"] is None and "time" not in roles:
+        taken = {name for names in roles.values() for name in names}
+        found = _times(source, [name for name in source.names if name not in taken])
+        if len(found) > 1:
+            raise DataError(
+                f"read: columns {first_few(found)} of {source.label} could each be the time. "
+                "Name one: time=..., or none: time=False."
+            )
+        if found:
+            roles["time"] = found
+            notes.append(f"({found[0]} taken as the time by its type)")
+    return roles, notes
+
+
+def _times(source: Source, names: list[str]) -> list[str]:
+    """Those of the columns that tell when, by what their first rows hold."""
+    sample = source.sample(names)
+    return [name for name in names if is_time(name, sample[name])]
 
 
 def find_key_column(source: Source, what: str, column: Column) -> str:
@@ -115,25 +133,30 @@ def _named(source: Source, role: str, given: str | int) -> str:
     return given
 
 
-def _guess_by_position(layout: Layout) -> dict[str, str]:
-    """Roles by position in a file without header: user, item[, rating][, time].
+def _guess_by_position(source: Source) -> dict[str, str]:
+    """Roles by position in a file without header: user, item, then a rating, a time or both.
 
-    The last column is the time if it holds large numbers.
+    The time is the column that tells when, or the last one if it holds large numbers.
     """
-    width = len(layout.names)
+    width = len(source.names)
     if not 2 <= width <= 4:
         return {}
     guess = {"user": "0", "item": "1"}
     if width == 2:
         return guess
-    try:
-        large = min(float(row[-1]) for row in layout.sample if len(row) == width) >= 1e8
-    except ValueError:
+    times = _times(source, source.names[2:])
+    if not times:
+        try:
+            last = [float(row[-1]) for row in source.text[0].sample if len(row) == width]
+        except ValueError:
+            return {}
+        times = source.names[-1:] if min(last) >= 1e8 else []
+    if len(times) > 1:
         return {}
-    if large:
-        guess["time"] = str(width - 1)
-    if width == 4 or not large:
-        guess["rating"] = "2"
+    if times:
+        guess["time"] = times[0]
+    if width == 4 or not times:
+        guess["rating"] = next(name for name in source.names[2:] if name not in times)
     return guess
 
 

@@ -21,6 +21,7 @@ from softdex.errors import DataError, did_you_mean, first_few
 
 TEXT = (".csv", ".tsv", ".txt", ".dat", ".data", ".inter")
 PARQUET = (".parquet", ".pq")
+SAMPLE_ROWS = 1000
 EXPECTED = (
     "Expected a path, an Arrow-compatible table, a scipy sparse matrix or an iterable of (user, "
     "item[, time[, weight]]) tuples."
@@ -85,6 +86,19 @@ class Source:
                 problems[str(layout.path)] = bad
         return Fetched(concatenate(tables), places, problems)
 
+    def sample(self, columns: list[str]) -> pa.Table:
+        """The first rows of these columns, to see what they hold."""
+        if self.text:
+            rows = [row for row in self.text[0].sample if len(row) == len(self.names)]
+            cells = {name: [row[self.names.index(name)] for row in rows] for name in columns}
+            return pa.table({name: _or_null(column) for name, column in cells.items()})
+        if self.table is not None:
+            return self.table.select(columns).slice(0, SAMPLE_ROWS)
+        with pq.ParquetFile(self.parquet[0]) as file:
+            for batch in file.iter_batches(SAMPLE_ROWS, columns=columns):
+                return pa.table(batch)
+        return pa.table({name: pa.nulls(0) for name in columns})
+
     def _tables(self, columns: list[str]) -> Iterator[tuple[str, pa.Table]]:
         if self.table is not None:
             found = {name: without_views(self.table[name]) for name in columns}
@@ -100,6 +114,10 @@ class Source:
                 yield str(path), pq.read_table(path, columns=columns, partitioning=None)
             except (pa.ArrowException, OSError) as error:
                 raise DataError(f"read: cannot read {path} ({_first_line(error)}).") from None
+
+
+def _or_null(cells: list[str]) -> pa.Array:
+    return pa.array([None if c in delimited.NULLS else c for c in cells], pa.string())
 
 
 def _first_line(error: BaseException) -> str:

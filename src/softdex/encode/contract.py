@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from softdex.data.ragged import Ragged
@@ -64,4 +65,45 @@ class Encoder(Protocol):
             items: their table in the scorer, None where the scorer has none.
             order: the former id of each item; those from the former number of items on are new.
         """
+        ...
+
+
+@runtime_checkable
+class Vectors(Protocol):
+    """Stands for a table of vectors (rows, D): `Table`, `Learned`, and towers of features.
+
+    Attributes:
+        dim: dimension of the vectors.
+    """
+
+    dim: int
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the vectors."""
+        ...
+
+    @property
+    def version(self) -> Any:
+        """Version of the vectors: a cache of what they determine is valid while it is equal."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of vectors."""
+        ...
+
+    def __call__(self, ids: Tensor | slice) -> Tensor:
+        """Return the vectors of these ids, (..., D); -1 gives an arbitrary one and no update."""
+        ...
+
+    def all(self) -> Tensor:
+        """Return all vectors, for objectives that sum over them."""
+        ...
+
+    def bag(self, ids: Tensor, weight: Tensor) -> Tensor:
+        """Return weighted sums (B, D) of vectors: ids (B, L), -1 for none, weights (B, L)."""
+        ...
+
+    def dots(self, query: Tensor, ids: Tensor) -> Tensor:
+        """Return inner products (B, N) of queries (B, D) with the vectors of ids (B, N)."""
         ...

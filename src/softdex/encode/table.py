@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
@@ -12,6 +11,10 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 from softdex.data.ragged import Ragged
+from softdex.encode.contract import Vectors
+from softdex.encode.learned import Learned, Lookup
+from softdex.encode.version import Version, version_of
+from softdex.errors import ShapeError
 from softdex.kernels.dispatch import fused_for
 from softdex.shapes import FLOATS, Layout, shapes_suffice
 
@@ -30,23 +33,6 @@ class Touched(NamedTuple):
     grad: Tensor
     source: Tensor | None = None
     weight: Tensor | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Version:
-    """A tensor at a moment: equal to a later one if the tensor is the same and unchanged."""
-
-    tensor: Tensor
-    number: int
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Version)
-            and self.tensor is other.tensor
-            and self.number == other.number
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @final
@@ -141,14 +127,35 @@ def tables_in(module: nn.Module) -> list[Table]:
     return list(dict.fromkeys(m for m in module.modules() if isinstance(m, Table)))
 
 
-def table_of(vectors: Tensor | nn.Module) -> Any:
-    """Return a table of these vectors; a module that stands for a table is returned as it is."""
-    return vectors if isinstance(vectors, nn.Module) else Table(vectors)
+def table_of(vectors: Tensor | nn.Module, rows: int | None = None) -> Any:
+    """Return what stands for a table of these vectors.
 
-
-def version_of(tensor: Tensor) -> Version:
-    """Return the version of a tensor."""
-    return Version(tensor, -1 if tensor.is_inference() else tensor._version)
+    Args:
+        vectors: a tensor (rows, D): a `Table`, whose rows the library's own training updates. A
+            Parameter, an Embedding, or any module that makes vectors (..., D) of ids (...,): any
+            torch optimiser trains it. A module that stands for a table is returned as it is.
+        rows: number of vectors of a module; a Parameter and an Embedding know it.
+    """
+    if isinstance(vectors, nn.Parameter):
+        return Learned(Lookup(vectors), len(vectors))
+    if isinstance(vectors, Tensor):
+        if vectors.requires_grad:
+            raise ShapeError(
+                "item vectors: expected a Parameter, a module, or a tensor without a gradient; got "
+                "a tensor that requires one, and would not be trained. Wrap it in nn.Parameter, or "
+                "give the module that computes it and num_items=."
+            )
+        return Table(vectors)
+    if isinstance(vectors, nn.Embedding):
+        return Learned(vectors, vectors.num_embeddings)
+    if isinstance(vectors, Vectors):
+        return vectors
+    if not isinstance(vectors, nn.Module) or rows is None:
+        raise ShapeError(
+            "item vectors: expected vectors (I, D), a Parameter, an Embedding, or any module and "
+            f"num_items=, got {type(vectors).__name__} alone."
+        )
+    return Learned(vectors, rows)
 
 
 class _Dots(torch.autograd.Function):

@@ -43,7 +43,7 @@ class Filter:
 
     Attributes:
         exclude: item ids per query; None excludes nothing.
-        allow: mask over items (I,), the same for all queries; None allows everything.
+        allow: mask over items, (I,) for all queries or (B, I) per query; None allows everything.
     """
 
     exclude: Ragged | None = None
@@ -51,10 +51,26 @@ class Filter:
 
     def of(self, start: int, stop: int) -> Filter:
         """Return the filter of the queries from `start` to `stop`."""
-        if self.exclude is None:
+        if self.exclude is not None:
+            count = len(self.exclude)
+        elif self.allow is not None and self.allow.ndim == 2:
+            count = len(self.allow)
+        else:
             return self
-        rows = np.arange(start, min(stop, len(self.exclude)))
-        return Filter(self.exclude.take(rows), self.allow)
+        return self.take(np.arange(start, min(stop, count)))
+
+    def take(self, rows: np.ndarray) -> Filter:
+        """Return the filter of the queries in these rows."""
+        exclude = None if self.exclude is None else self.exclude.take(rows)
+        allow = self.allow
+        if allow is not None and allow.ndim == 2:
+            allow = allow[torch.from_numpy(rows).to(allow.device)]
+        return Filter(exclude, allow)
+
+    @property
+    def allows_per_query(self) -> bool:
+        """Return whether `allow` has one row per query."""
+        return self.allow is not None and self.allow.ndim == 2
 
 
 class Index(Protocol):

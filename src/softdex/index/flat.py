@@ -58,7 +58,7 @@ class Flat:
         """Return the exact top k by score, ties by item id."""
         return ranked(self.blocks(query, max_memory, least=k), k, filter)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def sample(
         self, query: Any, n: int, *, generator: torch.Generator | None = None, shared: bool = False
     ) -> Draws:
@@ -90,7 +90,7 @@ class Flat:
             logq = torch.where(mine, scores.gather(1, at.clamp(max=scores.shape[1] - 1)), logq)
         return Draws(ids, (logq - mass.logsumexp(1, keepdim=True)).float())
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def log_prob(self, query: Any, ids: Tensor) -> Tensor:
         """Return the log-softmax over living items, (B, N)."""
         mass = torch.stack([s.double().logsumexp(1) for _, s in self.blocks(query)], 1)
@@ -178,7 +178,7 @@ def _forbid(
     """Set the scores of items that must not come back to -inf."""
     stop = start + scores.shape[1]
     if allow is not None:
-        scores.masked_fill_(~allow[start:stop].to(scores.device), -torch.inf)
+        scores.masked_fill_(~allow[..., start:stop].to(scores.device), -torch.inf)
     if exclude is not None:
         low, high = np.searchsorted(exclude[0], (start, stop))
         columns = torch.from_numpy(exclude[0][low:high].astype(np.int64) - start)

@@ -50,6 +50,7 @@ class Kernel:
     searches = False
     score, search, tune, vectors = methods.score, exact_search, methods.tune, methods.vectors
 
+    @torch.no_grad()
     def __init__(
         self,
         scorer: Product,
@@ -96,7 +97,7 @@ class Kernel:
             raise ShapeError(
                 "Kernel.sample: the proposal depends on the query; draws cannot be shared."
             )
-        z = self.scorer.project(query)
+        z = self.scorer.project(query).float()
         mass = self._masses(z)
         shape, device = (2, len(z), n), mass.device
         point = torch.rand(shape, generator=generator, dtype=torch.float64, device=device)
@@ -113,7 +114,7 @@ class Kernel:
     @torch.no_grad()
     def log_prob(self, query: Any, ids: Tensor) -> Tensor:
         """Return the log-probability of the block plus that of the item in the block, (B, N)."""
-        z = self.scorer.project(query)
+        z = self.scorer.project(query).float()
         mass = self._masses(z)
         ids = ids.expand(len(z), -1)
         each_once = ids.shape[1] > mass.shape[1]  # every block, not one for each id
@@ -167,7 +168,7 @@ class Kernel:
         """Return sums of x x^T over the living items of each block, upper triangles."""
         living = self._living[blocks]
         ids = torch.arange(self._living.numel(), device=living.device).view_as(self._living)
-        vectors = self.scorer.vectors(ids[blocks].clamp(max=self.num_items - 1))
+        vectors = self.scorer.vectors(ids[blocks].clamp(max=self.num_items - 1)).float()
         vectors = vectors.masked_fill(~living.unsqueeze(2), 0.0)
         return (vectors.mT @ vectors)[:, self._pairs[0], self._pairs[1]]
 
@@ -194,9 +195,9 @@ class Kernel:
         """Return alpha * (z . x)^2 + 1 of these items (B, N), 0 where none lives."""
         row = ids.clamp(max=self.num_items - 1)
         if self._by_product(ids.shape[1]):
-            products = (z @ self.scorer.vectors(slice(None)).T).gather(1, row)
+            products = (z @ self.scorer.vectors(slice(None)).float().T).gather(1, row)
         else:
-            products = torch.einsum("bd,bnd->bn", z, self.scorer.vectors(row))
+            products = torch.einsum("bd,bnd->bn", z, self.scorer.vectors(row).float())
         kernel = self.alpha * products.double().square() + 1
         return kernel.masked_fill(~self._living.view(-1)[ids], 0.0)
 

@@ -12,8 +12,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import prelu
 
-from softdex.kernels import attend_cpu
-
 
 def fused_for(tensor: Tensor) -> Any:
     """Return the module of fused row kernels for tensors on a GPU with Triton, else None."""
@@ -114,6 +112,8 @@ def _attend_kernels(given: tuple[Tensor, ...], short: bool) -> _AttendKernels | 
     """Return the kernels for the device and dtype of the arguments, None where there are none."""
     kinds = {(t.device.type, t.dtype) for t in given}
     if kinds in ({("cpu", torch.float32)}, {("cpu", torch.float64)}):
+        from softdex.kernels import attend_cpu  # loads numba
+
         return _AttendKernels(attend_cpu.forward, attend_cpu.backward)
     fused = _optional("softdex.kernels.attend_gpu") if kinds == {("cuda", torch.float32)} else None
     if fused is None or not fused.fits(given[3]):

@@ -15,6 +15,7 @@ from numba.core import cgutils, types
 tools: Any = cgutils
 ir: Any = tools.ir
 intrinsic: Any = extending.intrinsic
+config: Any = numba.config
 LANES, ROWS = 8, 4  # numbers per instruction, and rows per tile of a product
 
 
@@ -41,10 +42,14 @@ class _Code:
         number = context.get_value_type(dtype)
         self.kind, self.bytes = ir.VectorType(number, LANES), context.get_abi_sizeof(number)
 
-    def place(self, kind: Any, array: Any, row: Any, column: Any) -> Any:
-        """Return the address of an entry of a contiguous matrix."""
+    def place(self, kind: Any, array: Any, row: Any, column: Any, wide: int = LANES) -> Any:
+        """Return the address of an entry of a contiguous matrix, and of `wide` - 1 after it."""
         held = self.context.make_array(kind)(self.context, self.builder, array)
-        stride = self.builder.extract_value(held.shape, 1)
+        height, stride = (self.builder.extract_value(held.shape, axis) for axis in range(2))
+        if config.BOUNDSCHECK:
+            last = self.builder.add(column, column.type(wide - 1))
+            for at, size in ((row, height), (column, stride), (last, stride)):
+                tools.do_boundscheck(self.context, self.builder, at, size)
         at = self.builder.add(self.builder.mul(row, stride), column)
         return self.builder.gep(held.data, [at])
 
@@ -152,7 +157,7 @@ def _tile(columns: int) -> Any:
             with tools.for_range(builder, terms) as loop:
                 theirs = {j: code.load(code.place(*right, loop.index, j)) for j in cells}
                 for i in rows:
-                    mine = builder.load(code.place(*left, i, loop.index))
+                    mine = builder.load(code.place(*left, i, loop.index, 1))
                     mine = code.all(mine, code.dtype)
                     for j in cells:
                         total = builder.load(sums[i, j])

@@ -138,7 +138,7 @@ def scan(
         k: items per query.
         effort: items scored per query, at least.
         exclude: item ids per query that must not come back.
-        allow: mask over items (I,) for all queries.
+        allow: mask over items, (I,) for all queries or (B, I) per query.
 
     Returns:
         ids (B, K) int64, -1 where there are no more, and scores (B, K), -inf there.
@@ -155,7 +155,10 @@ def scan(
             raise ShapeError(f"scan: expected {len(query)} rows of exclude, got {len(exclude)}.")
         order = np.lexsort((exclude.ids, exclude.row_of))
         indptr, barred = exclude.indptr.astype(np.int64), exclude.ids[order].astype(np.int32)
-    allow = np.zeros(0, np.bool_) if allow is None else np.ascontiguousarray(allow, np.bool_)
+    allow = np.zeros((1, 0), np.bool_) if allow is None else np.atleast_2d(allow)
+    if len(allow) not in (1, len(query)):
+        raise ShapeError(f"scan: expected {len(query)} rows of allow, got {len(allow)}.")
+    allow = np.ascontiguousarray(allow, np.bool_)
     need = math.ceil(min(max(effort, k), len(lists.ids)))
     alike = _alike(query, lists.words[0])
     args = (query, lists, indptr, barred, allow, need, _steps(query.shape[1]), found, scores, alike)
@@ -221,7 +224,7 @@ def _scan(  # type: ignore[no-untyped-def]
             height[j] = left[a] + right[b] + norm * lists.reach[a, b]
             if len(lists.bias):
                 height[j] += lists.bias[a, b]
-        asked = z, norm, unit, small, mark, mine, allow, need, k
+        asked = z, norm, unit, small, mark, mine, allow[i if len(allow) > 1 else 0], need, k
         share = int(1.3 * need * len(height) / len(lists.ids)) + 3
         scored, held, beat, high = 0, 0, LEAST, np.float32(np.inf)
         while scored < need and high > LEAST:

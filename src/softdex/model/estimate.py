@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast, final
 
 import numpy as np
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
@@ -179,6 +178,8 @@ def fit_temperature(softmax: Softmax, query: Tensor, targets: Ragged, masked: Ra
         mass = log_mass(query * rate, vectors, None if offsets is None else offsets * rate)
         mass = _without(mass, seen * rate)
         return float(share @ mass.double()) - score * rate
+
+    from scipy.optimize import minimize_scalar  # takes a while to import
 
     low, high = map(math.log, TEMPERATURES)
     options = {"xatol": ACCURACY}

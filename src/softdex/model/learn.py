@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.encode.features.tower import Tower, tower_in
+from softdex.encode.learned import Learned
 from softdex.encode.table import Table
 from softdex.errors import SoftdexError, first_few
 from softdex.evaluate.evaluate import evaluate
@@ -186,24 +187,25 @@ def _zero_untrained(scorer: nn.Module, trainer: Trainer, item_counts: np.ndarray
 
 
 def _materialised(parts: Parts) -> Parts:
-    """Materialise feature towers as tables for serving; the towers stay for new items and users."""
+    """Materialise what stands for a table as one, for serving; feature towers stay for new items
+    and users."""
     encoder: Any = parts.encoder
     scorer: Any = parts.index.scorer
-    if parts.tower is not None:
-        scorer.items = _table(parts.tower)
-        if getattr(encoder, "items", None) is parts.tower:
-            encoder.items = scorer.items
-    if parts.user_tower is not None:
-        encoder.vectors = _table(parts.user_tower)
+    known: dict[int, Table] = {}
+    for part in (scorer, encoder):
+        for name, made in list(part.named_children()):
+            if isinstance(made, Tower | Learned):
+                known.setdefault(id(made), _table(made))
+                setattr(part, name, known[id(made)])
     return parts
 
 
-def _table(tower: Tower) -> Table:
-    """Return the vectors of all rows of a tower."""
-    tower.eval()
-    starts = range(0, len(tower), BLOCK)
+def _table(made: Tower | Learned) -> Table:
+    """Return the vectors of all rows."""
+    made.eval()
+    starts = range(0, len(made), BLOCK)
     with torch.no_grad():
-        blocks: list[Tensor] = [tower(slice(start, start + BLOCK)) for start in starts]
+        blocks: list[Tensor] = [made(slice(start, start + BLOCK)) for start in starts]
         return Table(torch.cat(blocks)).eval()
 
 

@@ -89,7 +89,7 @@ def _count(weight, seeds, draws, counts, start, end):  # type: ignore[no-untyped
             bits = (bits ^ (bits >> np.uint64(31))) >> np.uint64(11)
             gaps[n] = -np.log((np.float64(bits) + 0.5) * 2.0**-53)
             length += gaps[n]
-        scale, at, j = length / total, 0.0, 0
+        scale, at, j = length / total if total > 0 else 0.0, 0.0, 0  # no weight: all the first
         step = weight[row, 0] * scale
         for n in range(draws):
             at += gaps[n]

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from softdex.encode.table import Table, table_of, version_of
+from softdex.encode.table import table_of
+from softdex.encode.version import version_of
 from softdex.score.contract import Product, extended
 from softdex.shapes import FLOATS, Layout, Sizes, Tensors, shapes_suffice
 
@@ -19,8 +20,10 @@ class Dot(nn.Module):
     """Inner product of a query (B, D) and item vectors (I, D), plus a bias (I,) if there is one.
 
     Args:
-        items: vectors (I, D), or a module that stands for their table.
-        bias: (I,); None: no bias.
+        items: vectors (I, D). A Parameter, an `nn.Embedding`, or any module that makes vectors of
+            ids is trained by autograd and any torch optimiser.
+        bias: (I,), a Parameter to be trained; None: no bias.
+        num_items: number of items I of a module; a Parameter and an Embedding know it.
     """
 
     tensors: ClassVar[Layout] = {"items.weight": (FLOATS, "ID"), "bias.weight": (FLOATS, "I1?")}
@@ -28,10 +31,17 @@ class Dot(nn.Module):
     pair_bytes = 0
     check = staticmethod(shapes_suffice)
 
-    def __init__(self, items: Tensor | nn.Module, bias: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        items: Tensor | nn.Module,
+        bias: Tensor | None = None,
+        *,
+        num_items: int | None = None,
+    ) -> None:
         super().__init__()
-        self.items = table_of(items)
-        self.bias = None if bias is None else Table(bias.reshape(-1, 1))
+        self.items = table_of(items, num_items)
+        learned = isinstance(bias, nn.Parameter)
+        self.bias = None if bias is None else table_of(bias if learned else bias.reshape(-1, 1))
         self.num_items = len(self.items)
 
     def num_queries(self, query: Tensor) -> int:
@@ -87,9 +97,11 @@ class Cosine(nn.Module):
     item is before anything is known of the user; it is given, not learned.
 
     Args:
-        items: vectors (I, D), or a module that stands for their table.
-        temperature: (), above 0.
-        prior: (I,); None: no prior.
+        items: vectors (I, D). A Parameter, an `nn.Embedding`, or any module that makes vectors of
+            ids is trained by autograd and any torch optimiser.
+        temperature: (), above 0; a Parameter is trained.
+        prior: (I,); None: no prior. A Parameter is trained.
+        num_items: number of items I of a module; a Parameter and an Embedding know it.
     """
 
     tensors: ClassVar[Layout] = {
@@ -103,12 +115,17 @@ class Cosine(nn.Module):
     prior: Tensor | None
 
     def __init__(
-        self, items: Tensor | nn.Module, temperature: Tensor, prior: Tensor | None = None
+        self,
+        items: Tensor | nn.Module,
+        temperature: Tensor,
+        prior: Tensor | None = None,
+        *,
+        num_items: int | None = None,
     ) -> None:
         super().__init__()
-        self.items = table_of(items)
-        self.register_buffer("temperature", temperature)
-        self.register_buffer("prior", prior)
+        self.items = table_of(items, num_items)
+        _hold(self, "temperature", temperature)
+        _hold(self, "prior", prior)
         self.num_items = len(self.items)
 
     @staticmethod
@@ -155,8 +172,16 @@ class Cosine(nn.Module):
     ) -> Self:
         """Return the scorer over other items."""
         items = extended(self.items.weight, vectors, order)
-        prior = None if self.prior is None else extended(self.prior, offsets, order)
-        return type(self)(items, self.temperature, prior).eval()
+        prior = None if self.prior is None else extended(self.prior.detach(), offsets, order)
+        return type(self)(items, self.temperature.detach(), prior).eval()
+
+
+def _hold(module: nn.Module, name: str, tensor: Tensor | None) -> None:
+    """Register a tensor of a module: a Parameter is trained, any other tensor is not."""
+    if isinstance(tensor, nn.Parameter):
+        module.register_parameter(name, tensor)
+    else:
+        module.register_buffer(name, tensor)
 
 
 def _scores(scorer: Product, query: Tensor, ids: Tensor | slice) -> Tensor:

@@ -37,7 +37,7 @@ __all__ = [
 SPLITS: dict[str, Callable[..., Split]] = {
     f.__name__: f
     for f in (per_user, leave_last, by_user, global_time, given, lightgcn, rg, fastvae, xir, dtr)
-}
+} | {"random": per_user}
 
 
 def by_name(name: str, log: Interactions, **arguments: Any) -> Split:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from softdex.encode.features.columns import Columns, Encoded
-from softdex.encode.table import Table, version_of
+from softdex.encode.table import Table
+from softdex.encode.version import version_of
 from softdex.shapes import FLOATS, Layout
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, ClassVar, NamedTuple, Self, final
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, final
 
 import numpy as np
 import torch
@@ -20,10 +20,12 @@ from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, edited, reor
 from softdex.index.flat import Flat
 from softdex.index.imi.books import all_cells, cell_of, trained
 from softdex.index.imi.search import in_blocks
-from softdex.kernels.scan import Lists, prepare, scan
 from softdex.messages import say
 from softdex.score.contract import Product
 from softdex.shapes import DOUBLES, FLAGS, FLOATS, INTS, LONGS, Layout, Sizes, Tensors
+
+if TYPE_CHECKING:
+    from softdex.kernels.scan import Lists
 
 LAST = ("uniform", "popularity", "exact")
 ROUNDS, WARM_ROUNDS = 25, 4  # of k-means: for new codebooks, and for a refit
@@ -189,7 +191,7 @@ class Imi:
         """Return each item's score beyond its words, (B, I) float64; -inf for deleted items."""
         every = slice(0, self.num_items)
         with torch.autocast(query.device.type, enabled=False):
-            scores = (query @ self.scorer.vectors(every).T).double()
+            scores = (query @ self.scorer.vectors(every).float().T).double()
         offsets = self.scorer.offsets(every)
         scores = scores if offsets is None else scores + offsets
         left = scores - cells.gather(1, self.cell.long().expand(len(query), -1))
@@ -217,7 +219,9 @@ class Imi:
             return flat.search(query, k, filter=filter, max_memory=max_memory)
         if query.device.type != "cpu":
             return in_blocks(self, query, k, enough, filter, max_memory)
-        projected = self.scorer.project(query).float().numpy()
+        from softdex.kernels.scan import scan  # loads numba
+
+        projected = self.scorer.project(query.detach()).float().numpy()
         exclude, allow = (None, None) if filter is None else (filter.exclude, filter.allow)
         mask = None if allow is None else allow.cpu().numpy()
         found = scan(projected, self._lists(), k, enough, exclude=exclude, allow=mask)
@@ -225,12 +229,14 @@ class Imi:
 
     def _lists(self) -> Lists:
         """Return the items in cell order; they are cached until a vector changes."""
+        from softdex.kernels.scan import prepare  # loads numba
+
         version = self.scorer.version
         if self._kept is None or self._kept[0] != version:
             living = self.order[: int(self.starts[-1])]
             offsets = self.scorer.offsets(living)
-            given = None if offsets is None else offsets.numpy()
-            vectors = self.scorer.vectors(living).numpy()
+            given = None if offsets is None else offsets.float().numpy()
+            vectors = self.scorer.vectors(living).float().numpy()
             words, starts = self.words.numpy(), self.starts.numpy()
             self._kept = version, prepare(words, starts, living.numpy(), vectors, given)
         return self._kept[1]

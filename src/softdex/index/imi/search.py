@@ -15,12 +15,12 @@ from torch import Tensor
 from softdex.index.contract import Filter, Hits
 from softdex.index.flat import Flat, ranked
 from softdex.index.imi.books import ITEMS
-from softdex.kernels.scan import REACH
 
 if TYPE_CHECKING:
     from softdex.index.imi.index import Imi
 
 CELL_BYTES = 28  # memory of a (query, cell) pair while cells are ranked
+ALLOW_BYTES = 6  # memory of a (query, item) pair of a mask per query
 
 
 def in_blocks(
@@ -36,7 +36,10 @@ def in_blocks(
         filter: what may come back.
         max_memory: bytes of scores held at a time.
     """
-    rows = max(1, max_memory // (CELL_BYTES * len(index.logmass)))
+    each = CELL_BYTES * len(index.logmass)
+    if filter is not None and filter.allows_per_query:
+        each += ALLOW_BYTES * index.num_items
+    rows = max(1, max_memory // each)
     found = []
     for start in range(0, max(1, len(query)), rows):
         part = query[start : start + rows]
@@ -62,13 +65,15 @@ def opened(index: Imi, query: Tensor, enough: float, filter: Filter | None) -> T
     free, items = index.alive, index.num_items
     if filter is not None and filter.allow is not None:
         free = free & filter.allow.to(free.device)
-    count = torch.zeros_like(cells[0]).index_add_(0, index.cell.long(), free.float())
-    count = count.expand_as(cells)
+    free = free.expand(1, -1) if free.ndim == 1 else free
+    count = cells.new_zeros(len(free), cells.shape[1])
+    count = count.index_add_(1, index.cell.long(), free.float()).expand_as(cells)
     if filter is not None and filter.exclude is not None:
         pairs = torch.from_numpy(np.unique(filter.exclude.cells(items)))
         rows, ids = (p.to(free.device) for p in (pairs // items, pairs % items))
         taken = torch.zeros_like(cells)
-        taken.index_put_((rows, index.cell[ids].long()), free[ids].float(), accumulate=True)
+        mine = free.expand(len(cells), -1)[rows, ids].float()
+        taken.index_put_((rows, index.cell[ids].long()), mine, accumulate=True)
         count = count - taken
     order = cells.masked_fill(count == 0, -torch.inf).sort(dim=1, descending=True, stable=True)
     count = count.gather(1, order.indices)
@@ -78,6 +83,8 @@ def opened(index: Imi, query: Tensor, enough: float, filter: Filter | None) -> T
 
 def _lift(index: Imi) -> tuple[Tensor, Tensor]:
     """Return reach and bias of the cells (C * C,), as `kernels.scan` defines them."""
+    from softdex.kernels.scan import REACH  # loads numba
+
     cell, size = index.cell.long(), index.words.shape[1]
     far, offset = (torch.zeros(index.num_items, device=cell.device) for _ in range(2))
     for start in range(0, index.num_items, ITEMS):

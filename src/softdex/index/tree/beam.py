@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NOWHERE = -torch.inf
 LEAVES = 1024  # leaves scored at a time in an exact search
+COUNT_BYTES = 16  # memory of a (query, slot) pair of a mask per query
 
 
 class Level(NamedTuple):
@@ -42,7 +43,10 @@ def search(
     exact = math.isinf(width) or tree.depth == 1
     widest = LEAVES if exact else max(tree.sizes[0], tree.arity * max(1, int(width)))
     widest = min(len(tree.item_of), widest)
-    size = max(1, max_memory // (tree.scorer.pair_bytes * widest))
+    each = tree.scorer.pair_bytes * widest
+    if filter is not None and filter.allows_per_query:
+        each += COUNT_BYTES * len(tree.item_of)
+    size = max(1, max_memory // each)
     found = []
     for start in range(0, max(1, tree.scorer.num_queries(query)), size):
         part, mine = query[start : start + size], filter and filter.of(start, start + size)
@@ -95,8 +99,8 @@ class Allowed:
         self.filters = allow is not None or exclude is not None
         here = tree.full[tree.starts[-1] :]
         if allow is not None:
-            here = here & allow.to(here.device)[tree.item_of.clamp(min=0).long()]
-            self.before = pad(here.cumsum(0), (1, 0))
+            here = here & allow.to(here.device)[..., tree.item_of.clamp(min=0).long()]
+            self.before = pad(here.cumsum(-1), (1, 0))
         if exclude is not None:
             self.excluded = _slots(tree, exclude, here)
 
@@ -104,7 +108,7 @@ class Allowed:
         """Return the number of allowed items under nodes (B, M) of a level."""
         width = self.tree.width(level)
         first = nodes * width
-        count = self.before[first + width] - self.before[first]
+        count = _at(self.before, first + width) - _at(self.before, first)
         if self.excluded is not None:
             edges = torch.cat([first, first + width], 1).contiguous()
             low, high = torch.searchsorted(self.excluded, edges).chunk(2, 1)
@@ -152,6 +156,11 @@ def _best(tree: Tree, leaves: Level, k: int) -> Hits:
     )
 
 
+def _at(values: Tensor, places: Tensor) -> Tensor:
+    """Return values (S,), or (B, S) per query, at places (B, M)."""
+    return values[places] if values.ndim == 1 else values.gather(1, places)
+
+
 def _slots(tree: Tree, exclude: Ragged, here: Tensor) -> Tensor:
     """Return the slots (B, E) of excluded items that could come back otherwise.
 
@@ -159,7 +168,7 @@ def _slots(tree: Tree, exclude: Ragged, here: Tensor) -> Tensor:
     """
     ids = padded(exclude, max(1, int(exclude.lengths.max(initial=0)))).to(here.device)
     slot = torch.where(ids >= 0, tree.slot_of[ids.clamp(min=0)], -1)
-    out = len(here)
-    slot = torch.where((slot >= 0) & here[slot.clamp(min=0)], slot, out).sort(1).values
+    out = here.shape[-1]
+    slot = torch.where((slot >= 0) & _at(here, slot.clamp(min=0)), slot, out).sort(1).values
     again = pad(slot[:, 1:] == slot[:, :-1], (1, 0))
     return torch.where(again, out, slot).sort(1).values.contiguous()

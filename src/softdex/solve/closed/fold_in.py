@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from softdex.data.ragged import Ragged
-from softdex.encode.table import Table, Version
+from softdex.encode.table import Table
+from softdex.encode.version import Version
 from softdex.shapes import DOUBLES, FLOATS, Layout, Sizes, Tensors, arguments, kept
 from softdex.solve.closed.normal_equations import (
     Shared,
@@ -21,7 +22,6 @@ from softdex.solve.closed.normal_equations import (
     shared_by_users,
     users_side,
 )
-from softdex.solve.closed.row_systems import solve_exactly
 
 
 @final
@@ -99,6 +99,8 @@ class FoldIn(nn.Module):
 
     def new_users(self, matrix: sp.csr_matrix) -> Tensor:
         """Solve for vectors (U, D) of new users, from confidences users x items."""
+        from softdex.solve.closed.row_systems import solve_exactly  # loads numba
+
         weight = self.items.weight
         kept = self._shared
         if kept is None or kept[0] != self.items.version:
@@ -111,6 +113,8 @@ class FoldIn(nn.Module):
 
         The sum over items in exact RGx does not include the new items.
         """
+        from softdex.solve.closed.row_systems import solve_exactly  # loads numba
+
         weight = self.vectors.weight
         total = self.total.cpu().numpy().astype(np.float64)
         side = items_side(matrix, total, self.loss).to(weight.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import numba
@@ -10,6 +11,7 @@ import scipy.sparse as sp
 import torch
 
 LISTS_BYTES = 128 * 2**20  # of neighbour lists held before they are packed
+MODERATE = 30  # the largest weight is scaled unless it lies between 2^-30 and 2^30
 
 
 def cosine_neighbours(
@@ -37,9 +39,13 @@ def cosine_neighbours(
         items x items (float32), at most n entries per row, none on the diagonal. Memory: two
         copies of the matrix, the result, and one row of items per thread.
 
-    Relations: with the defaults it is the cosine.
+    Relations: with the defaults it is the cosine. Where the largest weight is below 2^-30 or above
+    2^30, all are scaled by a power of 2 first, so that no square is 0 or infinite.
     """
     by_user = matrix.tocsr().astype(np.float32)
+    size = math.frexp(abs(by_user).max())[1] if by_user.nnz else 0
+    if abs(size) > MODERATE:
+        by_user.data, shrink = np.ldexp(by_user.data, -size), math.ldexp(shrink, -2 * size)
     squared = by_user.multiply(by_user)
     norms = np.asarray(squared.sum(0)).ravel()  # |c_i|^2
     sizes = np.maximum(np.asarray(squared.sum(1)).ravel(), 1e-12)
@@ -82,26 +88,29 @@ def _fill(  # type: ignore[no-untyped-def]
     """Write the neighbour lists of items first, first + step, ... below stop to ids and sims."""
     n = ids.shape[1]
     dots = np.zeros(len(left), np.float64)
-    met = np.empty(len(left), np.int32)
+    met, is_met = np.empty(len(left), np.int32), np.zeros(len(left), np.bool_)
     for i in range(first, stop, step):
         count = 0
         for p in range(item_ptr[i], item_ptr[i + 1]):
             user, value = item_users[p], item_values[p]
             for q in range(user_ptr[user], user_ptr[user + 1]):
                 j = user_items[q]
-                if dots[j] == 0.0:
+                if not is_met[j]:  # a product may be 0: the sum does not tell
+                    is_met[j] = True
                     met[count] = j
                     count += 1
                 dots[j] += value * user_values[q]
         dots[i] = 0.0
         for c in range(count):
             j = met[c]
-            dots[j] /= left[i] * right[j] + shrink
+            size = left[i] * right[j] + shrink
+            dots[j] = dots[j] / size if size > 0 else 0.0
         cut, ties = 0.0, 0
         if count > n:
             found = dots[met[:count]]
             cut = np.partition(found, count - n)[count - n]
             ties = n - np.sum(found > cut)
+        cut = max(cut, 0.0)
         place = 0
         for c in range(count):
             j = met[c]
@@ -111,4 +120,4 @@ def _fill(  # type: ignore[no-untyped-def]
                 ids[i - start, place] = j
                 sims[i - start, place] = dots[j]
                 place += 1
-            dots[j] = 0.0
+            dots[j], is_met[j] = 0.0, False
