@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,6 +35,7 @@ class Board:
         """An epoch of it is over."""
         metric = f", {METRIC} {record['metric']:.4f}" if "metric" in record else ""
         self.state[name] = f"epoch {record['epoch']}{metric}"
+        say(f"{name}: {self.state[name]}", logging.DEBUG)
 
     def done(self, name: str, entry: Mapping[str, Any], *, before: bool = False) -> None:
         """It is trained; `before` in an earlier call."""

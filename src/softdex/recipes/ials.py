@@ -41,8 +41,8 @@ def ials(
 
     Args:
         dim: length of the vectors.
-        alpha: weight of every item, whose score is pulled to 0; an event has weight 1. None: as much
-            as makes all items together weigh 16 times as much as the events.
+        alpha: weight of every item, whose score is pulled to 0; an event has weight 1. None: such
+            that all items together weigh 16 times as much as the events.
         lam: strength of the regulariser.
         reg: `l2` (lam per row), `sum_w` (times the row's sum of weights, those of all items among
             them) or `frequency` (times that sum to the power nu).
