@@ -325,6 +325,23 @@ def test_recipes_share_what_is_left_of_the_budget(
     assert shares == pytest.approx([250, 333, 500, 1000], rel=0.01)
 
 
+def test_every_recipe_in_epochs_stops_early_by_default() -> None:
+    patience = {
+        n: o["patience"] for n in sdx.recipes.names() if "patience" in (o := sdx.recipes.options(n))
+    }
+    assert {
+        "ssl_pop",
+        "bir",
+        "fastvae",
+        "mult_vae",
+        "ssm",
+        "sasrec",
+        "dtr",
+        "ials",
+    } < patience.keys()
+    assert min(patience.values()) > 0
+
+
 SLOW: dict[str, Any] = {"dim": 8, "negatives": 20, "epochs": 6, "patience": 0, "device": "cpu"}
 
 
