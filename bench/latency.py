@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import statistics
 from argparse import Namespace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 import softdex as sdx
@@ -21,6 +23,7 @@ from softdex.model.learn import assemble
 USERS, HISTORY, DIM, HIDDEN = sized((2000, 50, 64, 128), (50, 10, 8, 8))
 REQUESTS, MANY, K = sized((200, 2000, 100), (3, 20, 10))
 CENTRES = sized(2000, 20)
+CATEGORIES, DENIED = 100, 10
 
 PARSER = parser(__file__, __doc__)
 PARSER.add_argument("items", nargs="*", type=size, default=sized([10**5, 10**6], [300]))
@@ -29,6 +32,8 @@ PARSER.add_argument("items", nargs="*", type=size, default=sized([10**5, 10**6],
 def model_of(items: int) -> sdx.Retriever:
     """An untrained `sasrec` with clustered item vectors: without clusters no index can prune."""
     log = random_log(USERS, items, HISTORY + 1)
+    category = np.random.default_rng(2).zipf(1.3, log.num_items) % CATEGORIES
+    log = replace(log, item_table=pa.table({"category": category}))
     given = {"dim": DIM, "hidden": HIDDEN, "max_history": HISTORY, "device": "cpu"}
     job = sdx.recipes.make("sasrec", log, sdx.recipes.options("sasrec") | given)
     draw = torch.Generator().manual_seed(0)
@@ -42,14 +47,22 @@ def model_of(items: int) -> sdx.Retriever:
 def measured(model: sdx.Retriever, items: int) -> dict[str, Any]:
     draw = np.random.default_rng(1)
     histories = draw.integers(0, items, (MANY, HISTORY)).tolist()
+    deny = draw.integers(0, items, (MANY, DENIED)).tolist()
+    rules: dict[str, dict[str, Any]] = {
+        "": {},
+        f", {DENIED} denied per user": {"deny": deny},
+        ", at most 2 per category": {"at_most": {"category": 2}},
+    }
     model.recommend(history=histories[:1], k=K)
     each = [seconds(lambda h=h: model.recommend(history=[h], k=K)) for h in histories[:REQUESTS]]
     return {
         "single, median ms": round(statistics.median(each) * 1e3, 3),
         "single, 95 % ms": round(float(np.quantile(each, 0.95)) * 1e3, 3),
-        "many at once, per second": round(
-            MANY / seconds(lambda: model.recommend(history=histories))
-        ),
+    } | {
+        f"many at once{name}, per second": round(
+            MANY / seconds(lambda rule=rule: model.recommend(history=histories, **rule))
+        )
+        for name, rule in rules.items()
     }
 
 
@@ -63,7 +76,8 @@ def main(given: Namespace) -> None:
     report(
         "latency",
         f"sasrec, 2 layers, dim {DIM}, histories of {HISTORY}, seen items excluded; {REQUESTS} "
-        f"single requests for {K} items by recommend(history=...), and {MANY:,} in one call for 10",
+        f"single requests for {K} items by recommend(history=...), and {MANY:,} in one call for "
+        f"10, also with rules ({CATEGORIES} categories of falling size)",
         figures=figures,
     )
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from softdex.errors import DataError as DataError
     from softdex.errors import ShapeError as ShapeError
     from softdex.errors import SoftdexError as SoftdexError
+    from softdex.evaluate.lists import evaluate as evaluate
     from softdex.evaluate.result import Result as Result
-    from softdex.fit import fit as fit
     from softdex.machine import set_threads as set_threads
     from softdex.model.from_torch import from_torch as from_torch
     from softdex.model.kinds import register as register
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from softdex.model.saving import load as load
     from softdex.tune import Tuned as Tuned
     from softdex.tune import tune as tune
+    from softdex.typed import fit as fit
 
 __version__ = "0.1.0"
 MODULES = {
@@ -55,6 +56,7 @@ OBJECTS = {
     "Split": "softdex.data.holdout",
     "Tuned": "softdex.tune",
     "compare": "softdex.compare",
+    "evaluate": "softdex.evaluate.lists",
     "fit": "softdex.fit",
     "from_torch": "softdex.model.from_torch",
     "load": "softdex.model.saving",

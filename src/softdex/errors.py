@@ -44,6 +44,12 @@ def choose(where: str, what: str, value: str, known: Sequence[str]) -> str:
     raise SoftdexError(f"{where}: unknown {what} {value!r}. {did_you_mean(value, known)}")
 
 
+def in_number(count: int, what: str) -> str:
+    """Return a plural noun, which may have words after it, in the number of a count."""
+    noun, *rest = what.split(" ", 1)
+    return " ".join([noun.removesuffix("s") if count == 1 else noun, *rest])
+
+
 def first_few(values: Iterable[object], most: int = 5) -> str:
     """The first `most` values, comma-separated for a message; ", ..." stands for the rest."""
     shown = [str(v) for _, v in zip(range(most + 1), values, strict=False)]

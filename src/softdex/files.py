@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from softdex.errors import ArtifactError
+from softdex.errors import ArtifactError, SoftdexError
 
 
 def write_atomically(path: Path, fill: Callable[[Any], object]) -> None:
@@ -45,9 +43,36 @@ def save_text(path: Path, text: str) -> None:
     write_atomically(path, lambda file: file.write(text.encode(errors="surrogateescape")))
 
 
-def save_table(path: Path, table: pa.Table) -> None:
-    """Write a Parquet file whole or not at all."""
-    write_atomically(path, lambda file: pq.write_table(table, file))
+def check_file(path: Path, where: str) -> None:
+    """Refuse a file that cannot be written, before the work that it is for."""
+    try:
+        if path.exists() and not path.is_file():
+            raise OSError(0, "it is a folder or a device")
+        _try_folder(path.parent)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ArtifactError(f"{where}: cannot write {path} ({reason}).") from None
+
+
+def check_folder(folder: Path, where: str) -> None:
+    """Refuse a folder that cannot be written into or made, before the work that it is for."""
+    try:
+        _try_folder(folder)
+    except (OSError, ValueError) as error:
+        raise SoftdexError(f"{where}: cannot write into {folder} ({error}).") from None
+
+
+def _try_folder(folder: Path) -> None:
+    """Write into a folder, or into the nearest one above that exists, and leave nothing there."""
+    while True:
+        try:
+            folder.stat()
+            break
+        except FileNotFoundError:
+            if folder == folder.parent:
+                raise
+            folder = folder.parent
+    tempfile.TemporaryFile(dir=folder).close()
 
 
 def _sync_folder(folder: Path) -> None:

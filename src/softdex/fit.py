@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from softdex.data.expect import expect, expect_log
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
-from softdex.errors import DataError, SoftdexError
-from softdex.machine import parse_bytes, parse_seconds
+from softdex.errors import SoftdexError
+from softdex.machine import parse_bytes, parse_seconds, within_memory
 from softdex.messages import at_volume
+from softdex.model.honest import check_train
 from softdex.model.learn import assemble, learn
 from softdex.model.retriever import Retriever
 from softdex.model.saving import load
@@ -66,7 +68,12 @@ def fit(
         ['milk']
     """
     given, name = checked(recipe, given), entry(recipe).name
-    check_log("fit", train)
+    expect_log("fit", train, "train")
+    if valid is not None:
+        expect(Holdout, "fit", valid, "valid")
+        check_train("fit", train, valid)
+    if start is not None:
+        expect(Retriever, "fit", start, "start")
     if valid is not None and not len(valid.targets.ids):
         valid = None
     if refit and valid is None:
@@ -117,21 +124,12 @@ def train_once(
     )  # fmt: skip
 
 
+@within_memory("fit")
 def make_job(recipe: Recipe, train: Interactions, chosen: Mapping[str, Any]) -> Any:
     """What a recipe makes of a log; options that name a saved model become the model."""
     kinds = recipe_kinds(recipe)
     loaded = {n: load(v) for n, v in chosen.items() if names_model(kinds[n], v)}
     return make(recipe, train, {**chosen, **loaded})
-
-
-def check_log(where: str, log: Any) -> None:
-    """Refuse what is no log, or an empty one."""
-    if not isinstance(log, Interactions):
-        raise DataError(
-            f"{where}: expected a log, got {type(log).__name__}. Read it first: sdx.read(...)."
-        )
-    if not len(log):
-        raise DataError(f"{where}: the training log is empty.")
 
 
 def refitted(
@@ -155,7 +153,7 @@ def refitted(
     whole = extend(train, valid)
     made = make_job(recipe, whole, again)
     new = learn(entry(recipe).name, again, made, whole, **kept)
-    new.card = replace(new.card, metrics=model.card.metrics, refitted=True)
+    new.card = replace(new.card, metrics=model.card.metrics, refitted=True).chosen_by(valid)
     return new
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import re
+from collections.abc import Iterator
 
 import pyarrow as pa
 import torch
 
 from softdex.errors import SoftdexError
 
+NO_MEMORY = re.compile("alloc|out of memory|overflow", re.IGNORECASE)  # as torch says it
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 DURATION = re.compile("".join(rf"(?:(\d+(?:\.\d+)?)\s*{unit}\s*)?" for unit in UNITS))
 
@@ -56,6 +60,27 @@ def _no_cuda(error: Exception) -> str:
         return "this torch is a CPU build"
     count = torch.cuda.device_count()
     return f"torch sees {count} GPUs" if count else re.split(r"[.\n]", str(error))[0][:100]
+
+
+def memory_of(device: torch.device) -> int:
+    """Bytes of memory that a device has."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@contextlib.contextmanager
+def within_memory(where: str) -> Iterator[None]:
+    """Turn a refused allocation into one sentence; also decorates a function."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not NO_MEMORY.search(str(error)):
+            raise
+        raise SoftdexError(
+            f"{where}: this machine has too little memory for these options. Choose smaller ones "
+            "(such as dim, hidden, batch_size, negatives or max_history)."
+        ) from None
 
 
 def parse_bytes(size: int | str) -> int:

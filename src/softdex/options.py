@@ -59,8 +59,13 @@ class ModelOr(NamedTuple):
 
 
 positive = Limit("> 0", lambda value: value > 0)
+width = Limit("> 0 and at most 65,536", lambda value: 0 < value <= 2**16)
+count = Limit("> 0 and at most 16,777,216", lambda value: 0 < value <= 2**24)
+few = Limit("> 0 and at most 4,096", lambda value: 0 < value <= 2**12)
+rate = Limit("> 0 and at most 1,000", lambda value: 0 < value <= 1e3)
+unit = Limit("from 0.0001 to 10,000", lambda value: 1e-4 <= value <= 1e4)
 at_least_0 = Limit(">= 0", lambda value: value >= 0)
-at_least_2 = Limit(">= 2", lambda value: value >= 2)
+at_least_2 = Limit(">= 2 and at most 65,536", lambda value: 2 <= value <= 2**16)
 from_0_to_1 = Limit("from 0 to 1", lambda value: 0 <= value <= 1)
 below_1 = Limit("from 0 to below 1", lambda value: 0 <= value < 1)
 

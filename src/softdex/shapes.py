@@ -31,6 +31,10 @@ Tensors = Mapping[str, Tensor]
 Sizes = Mapping[str, int]
 """Letter -> size."""
 
+MOST, MOST_MADE = 1e8, 1e16
+"""Largest number of a vector, an offset or a layer, and of what layers make of these: squares,
+inner products and their softmax then are finite in float32."""
+
 
 def check_shapes(where: str, layout: Layout, tensors: Tensors, shared: dict[str, int]) -> Sizes:
     """Check tensors against a layout and return the size of every letter.
@@ -54,6 +58,30 @@ def check_shapes(where: str, layout: Layout, tensors: Tensors, shared: dict[str,
 
 def shapes_suffice(tensors: Tensors, sizes: Sizes) -> None:
     """Check nothing: the `check` of a part whose tensors may hold any finite values."""
+
+
+def moderate(tensors: Tensors, sizes: Sizes) -> None:
+    """Refuse numbers beyond MOST: the `check` of a part whose tensors may hold any other values."""
+    floats = {name: most_of(t) for name, t in tensors.items() if t.is_floating_point()}
+    if wrong := [name for name, most in floats.items() if most > MOST]:
+        raise ValueError(f"{', '.join(wrong)}: numbers beyond {MOST:g}, scores would overflow")
+
+
+def most_of(tensor: Tensor) -> float:
+    """Return the largest absolute value, 0 of none."""
+    return max(map(abs, map(float, tensor.aminmax()))) if tensor.numel() else 0.0
+
+
+def most_through(most: float, weight: Tensor, bias: Tensor | None = None) -> float:
+    """Return a bound of inputs (E,) up to `most` after a layer: weights (..., E, F) and bias."""
+    gain = most_of(weight.double().abs().sum(-2))
+    return most * gain + (0.0 if bias is None else most_of(bias))
+
+
+def check_made(what: str, *bounds: float) -> None:
+    """Refuse layers that can make numbers beyond MOST_MADE."""
+    if not max(bounds) <= MOST_MADE:
+        raise ValueError(f"{what}: its layers make numbers beyond {MOST_MADE:g}")
 
 
 def check_lists(what: str, indptr: Tensor, ids: Tensor, rows: int, columns: int) -> None:

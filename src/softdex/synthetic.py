@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from softdex.data.expect import expect
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.data.keys import Keys
@@ -208,8 +209,8 @@ class World:
 
     def evaluate(self, holdout: Holdout, k: Any = (10, 20, 50), **rules: Any) -> Result:
         """Evaluate the Bayes-optimal lists on a holdout, as `Retriever.evaluate` does a model."""
-        counts = np.bincount(holdout.history.ids, minlength=self.num_items)
         self._check(holdout)
+        counts = np.bincount(holdout.history.ids, minlength=self.num_items)
 
         def search(part: Holdout, most: int, exact: bool) -> np.ndarray:
             return self.best(most, part.users, part.masked)[0]
@@ -219,6 +220,7 @@ class World:
     # inside --------------------------------------------------------------------------------------
 
     def _check(self, holdout: Holdout) -> None:
+        expect(Holdout, "world", holdout)
         if (len(holdout.user_keys), len(holdout.item_keys)) != (self.num_users, self.num_items):
             raise SoftdexError(
                 "world: expected a holdout of this world, got other keys. Split its own log."

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from softdex import recipes
+from softdex.data.expect import expect, expect_log
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
-from softdex.fit import check_log, make_job
+from softdex.fit import make_job
 from softdex.machine import parse_bytes
 from softdex.messages import METRIC, at_volume, say
-from softdex.model.card import Card
+from softdex.model.card import card_of
+from softdex.model.honest import check_train
 from softdex.model.learn import (
     assemble,
     begin,
@@ -24,6 +26,7 @@ from softdex.model.learn import (
     check_memory,
     finish,
     measurer,
+    warned,
 )
 from softdex.model.parts import known_from, parts_from
 from softdex.model.retriever import Retriever
@@ -75,7 +78,7 @@ class _Trial:
         self.recipe, self.name = recipe, recipes.entry(recipe).name
         self.options, self.train, self.valid = options, train, valid
         self.of, self.max_memory = of, max_memory
-        self.card = Card(self.name, options, train.sha256, train.card)
+        self.card = card_of(self.name, options, train)
         self.score, self.epochs = -float("inf"), 0
         self.model: Retriever | None = None
         self.run: Run | None = None
@@ -102,6 +105,7 @@ class _Trial:
             parts, known = parts_from(*made), known_from(self.train)
             self.score, self.epochs = measurer(self.name, parts, known, self.valid)(), 1
             return
+        self.card = warned(self.card, made, self.train)
         check_finite(self.card, made.encoder, made.scorer)
         kept = -(-self.of // KEPT)  # as many are held at a time
         check_memory(self.options, kept * made.memory(self.train), self.max_memory)
@@ -118,6 +122,7 @@ class _Trial:
             assert self.run is not None
             model = finish(self.card, self.run, self.train)
         model.card = model.card.measured("valid", model.evaluate(self.valid))
+        model.card = model.card.chosen_by(self.valid)
         return model
 
 
@@ -155,8 +160,10 @@ def tune(
         fixed: options with one value in every setting, also if `space` has them.
     """
     name, fixed = recipes.entry(recipe).name, recipes.check_options(recipe, fixed)
-    check_log("tune", train)
-    if not isinstance(valid, Holdout) or not len(valid.targets.ids):
+    expect_log("tune", train, "train")
+    expect(Holdout, "tune", valid, "valid")
+    check_train("tune", train, valid)
+    if not len(valid.targets.ids):
         raise SoftdexError("tune: expected a validation part with targets: valid= of a split.")
     if isinstance(settings, bool) or not isinstance(settings, int) or settings < 1:
         raise SoftdexError(f"tune: expected a number of settings >= 1, got {settings!r}.")

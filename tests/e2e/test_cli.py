@@ -22,6 +22,7 @@ import softdex as sdx
 from softdex.cli import app as cli
 from softdex.cli import run
 from softdex.cli.demo import RELATIVES, TREES
+from softdex.recipes.catalogue import DEFAULT
 
 
 class Done(NamedTuple):
@@ -242,6 +243,47 @@ def test_recommend_takes_filters(place: Path, softdex: Softdex) -> None:
     assert {row["user"] for row in popular} == {"eve"}
 
 
+def test_recommend_takes_users_and_rules_from_files(place: Path, softdex: Softdex) -> None:
+    folder, model = place / "run", sdx.load(place / "run")
+    Path("users.csv").write_text("user_id\nu03\nu01\nu02\n")
+    Path("deny.csv").write_text("user,item\nu01,i01\nu02,i02\nu02,i03\n")
+    Path("stock.csv").write_text("item\n" + "".join(f"i{i:02}\n" for i in range(30)))
+    done = softdex(
+        "recommend", folder, "--user-file", "users.csv", "--deny-file", "deny.csv", "--allow-file",
+        "stock.csv", "--at-most", "category=1", "--k", 4, "--out", "recs.csv", "--json",
+    ).json()  # fmt: skip
+    wanted = model.recommend(
+        ["u03", "u01", "u02"], 4, at_most={"category": 1}, allow=[f"i{i:02}" for i in range(30)],
+        deny={"u01": ["i01"], "u02": ["i02", "i03"]},
+    )  # fmt: skip
+    assert done == {"out": "recs.csv", "rows": len(wanted)}
+    written = pcsv.read_csv("recs.csv")
+    assert written.column_names == ["user", "rank", "item", "score"]
+    assert written["item"].to_pylist() == wanted["item"].to_pylist()
+    near = softdex("similar", folder, "-i", "i01", "--deny", "i02", "--out", "near.jsonl")
+    assert near.out == "wrote near.jsonl (10 rows)\n"
+    assert len(Path("near.jsonl").read_text().splitlines()) == 10
+
+
+def test_an_empty_answer_is_one_line_on_standard_error(
+    place: Path, softdex: Softdex, loud: None
+) -> None:
+    reason = "no recommendation: no item has category=zzz. "
+    done = softdex("recommend", place / "run", "-u", "u01", "--where", "category=zzz")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.startswith(f"recommend: {reason}Known: c000, c001, ")
+    assert done.err.count("\n") == 1
+    found = softdex("similar", place / "run", "-i", "i01", "--where", "category=zzz", "--json")
+    assert (found.json(), found.err.startswith(f"similar: {reason}")) == ([], True)
+    written = softdex("recommend", place / "run", "--all", "--allow", "i01", "--deny", "i01",
+                      "--out", "none.csv")  # fmt: skip
+    assert written.out == "wrote none.csv (0 rows)\n"
+    assert written.err == (
+        "recommend_all: no recommendation: allow, deny and where together leave none\n"
+    )
+    assert Path("none.csv").read_text() == '"user","rank","item","score"\n'
+
+
 def test_keys_with_commas_in_a_history_stand_in_quotes(softdex: Softdex) -> None:
     rows = [("a", "x,y"), ("a", "z"), ("b", "x,y"), ("b", "z"), ("c", "z")]
     sdx.fit("item_cf", sdx.read(rows, quiet=True)).save("m.sdx")
@@ -306,12 +348,12 @@ def test_explain_draws_what_lies_around_an_item(tree: Path, softdex: Softdex) ->
         ("TREE -u u01 --history i01", "one of --user, --history and --item, got 2."),
         ("TREE -u u01 --item i01", "one of --user, --history and --item, got 2."),
         ("TREE --item i01 --k 3", "explain: --k has no effect with --item."),
-        ("TREE --item i001", "explain: 1 unknown items ('i001'). Did you mean 'i01'?"),
+        ("TREE --item i001", "explain: 1 unknown item ('i001'). Did you mean 'i01'?"),
         ("RUN --item i01", "explain: item_cf has no tree to draw. Fit dtr, tdm, jtm, otm or plt."),
-        ("TREE -u u001", "explain: 1 unknown users ('u001'). Did you mean 'u01'?"),
+        ("TREE -u u001", "explain: 1 unknown user ('u001'). Did you mean 'u01'?"),
         (
             "TREE --history i001",
-            "explain: 1 unknown items in history ('i001'). Did you mean 'i01'?",
+            "explain: 1 unknown item in history ('i001'). Did you mean 'i01'?",
         ),
         ("TREE --history ,", "explain: expected at least one item in history, got none."),
         ('TREE --history "i01', "--history: expected comma-separated words"),
@@ -397,13 +439,45 @@ def test_compare_shows_what_has_finished_when_a_recipe_fails(
 def test_recipes_doctor_version_and_help(softdex: Softdex) -> None:
     assert softdex("recipes", "--json").json()["popular"] == {"half_life": None}
     assert "-o neighbours=200" in softdex("recipes", "item_cf").out
-    assert "half_life=None" in softdex("recipes").out
     facts = softdex("doctor", "--json").json()
     assert facts["softdex"] == sdx.__version__
     assert isinstance(facts["troubles"], list)
     assert "matrix product" in softdex("doctor").out
     assert softdex("--version").out.strip() == sdx.__version__
     assert "Usage" in softdex("--help").out
+
+
+@pytest.mark.usefixtures("loud")
+def test_fit_without_a_recipe_takes_a_default_and_says_how_to_choose(softdex: Softdex) -> None:
+    done = softdex("fit", "clicks.csv", "--json", "-o", "dim=8")
+    assert done.json()["recipe"] == DEFAULT
+    assert (
+        f"recipe: {DEFAULT}, quick and good untuned; --recipe chooses another, `softdex recipes` "
+        "lists them\n"
+    ) in done.err
+    assert softdex("fit", "-c", f"runs/{DEFAULT}/config.toml", "--out", "again").code == 0
+    assert sdx.load("again").options == sdx.load(f"runs/{DEFAULT}").options
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("fit x.csv -r rg", ["rg", "rg2", "rgx"]),
+        ("fit x.csv -r ssm -o neg", ["negatives="]),
+        ("fit x.csv -o ste", ["steps="]),
+        ("fit x.csv -r rg2 -o solver=n", ["solver=newton_cg"]),
+        ("fit x.csv -r no_such -o ne", []),
+        ("recipes it", ["item_cf"]),
+    ],
+)
+def test_the_shell_completes_recipes_and_their_options(
+    typed: str, completed: list[str], softdex: Softdex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["softdex", *typed.split()]
+    monkeypatch.setenv("_SOFTDEX_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", " ".join(words))
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    assert softdex().out.split() == completed
 
 
 def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -> None:
@@ -426,8 +500,7 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("fit", ["expected a recipe. Known: "]),
-        ("fit clicks.csv", ["expected a recipe"]),
+        ("fit", ["expected a log: a path, or source ="]),
         ("fit -r popular", ["expected a log: a path, or source ="]),
         ("fit clicks.csv -r item_fc", ["unknown recipe 'item_fc'. Did you mean 'item_cf'?"]),
         ("fit clicks.csv -r ../run", ["unknown recipe '../run'"]),
@@ -484,24 +557,24 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ("recommend gone -u u01", ["load: no file gone"]),
         ("recommend . -u u01", ["load: no file model.sdx"]),
         ("recommend clicks.csv -u u01", ["clicks.csv is not a softdex artifact"]),
-        ("recommend RUN", ["expected --user KEY, --history i1,i2 or --all --out FILE"]),
-        ("recommend RUN -u u001", ["1 unknown users ('u001'). Did you mean 'u01'?"]),
+        (
+            "recommend RUN",
+            ["expected --user KEY, --user-file FILE, --history i1,i2 or --all --out"],
+        ),
+        ("recommend RUN -u u001", ["1 unknown user ('u001'). Did you mean 'u01'?"]),
         ("recommend RUN -u u01 --columns categry", ["no item column 'categry'", "'category'?"]),
         ("recommend RUN -u u01 --where category", ["--where: expected column=value"]),
         ("recommend RUN -u u01 --where categry=1", ["no item column 'categry'", "'category'?"]),
-        ("recommend RUN -u u01 --k 0", ["expected k as a whole number of at least 1, got 0"]),
         ("recommend RUN -u u01 --k ten", ["Invalid value for '--k'"]),
         ("recommend RUN -u u01 --unknown pop", ["unknown rule", "'popular'?"]),
-        ("recommend RUN -u u01 --allow i001", ["1 unknown items in allow ('i001')", "'i01'?"]),
+        ("recommend RUN -u u01 --allow i001", ["1 unknown item in allow ('i001')", "'i01'?"]),
         ("recommend RUN -u u01 --max-memory 5", ["expected at least 1 MiB, got 5 bytes"]),
-        ("recommend RUN -u u01 -u u02 --history i01", ["2 users but 1 histories"]),
-        ("recommend RUN --history i01,i001", ["unknown items in history ('i001')"]),
+        ("recommend RUN -u u01 -u u02 --history i01", ["one history per user, got 1 for 2 users"]),
+        ("recommend RUN --history i01,i001", ["1 unknown item in history ('i001')"]),
         ('recommend RUN --history "i01', ["--history: expected comma-separated words"]),
-        ("recommend RUN --all", ["--all needs --out FILE.parquet"]),
+        ("recommend RUN --all", ["--all needs --out FILE"]),
         ("recommend RUN --all --out x.parquet -u u01", ["expected --all, or users, not both"]),
-        ("recommend RUN --all --out .", ["cannot write . (it is a folder or a device)"]),
         ("recommend RUN --all --out /dev/null", ["it is a folder or a device"]),
-        ("recommend RUN --all --out clicks.csv/x", ["cannot write clicks.csv/x"]),
         ("fit clicks.csv -r rg2 --tune 0", ["expected --tune of at least 1, got 0"]),
         ("fit clicks.csv -r rg2 --tune 2 --start RUN", ["Leave --start out"]),
         ("fit clicks.csv -r popular --tune 2", ["popular has nothing to tune"]),
@@ -511,7 +584,7 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ("fit clicks.csv -r rg2 -o encoder=mix", ["has no closed form. Use solver='newton_cg'"]),
         ("fit clicks.csv -r ials -o reg=l3", ["ials: unknown reg 'l3'"]),
         ("similar RUN", ["Missing option"]),
-        ("similar RUN -i i001", ["1 unknown items ('i001'). Did you mean 'i01'?"]),
+        ("similar RUN -i i001", ["1 unknown item ('i001'). Did you mean 'i01'?"]),
         ("similar RUN -i i01 --columns categry", ["no item column 'categry'"]),
         ("compare", ["expected a log"]),
         ("compare clicks.csv --recipes popluar", ["unknown recipe 'popluar'", "'popular'?"]),
@@ -645,19 +718,60 @@ def test_numbers_and_truths_may_be_written_as_python_does(softdex: Softdex) -> N
     mistake(softdex("fit", "clicks.csv", "-r", "ssm", "-o", "lr={{1}}"), "number, got '{{1}}'")
 
 
-def test_a_place_that_cannot_be_written_is_found_before_training(
+def test_a_place_that_cannot_be_written_is_found_before_a_log_is_read(
     softdex: Softdex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(**_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("softdex.cli.run.tempfile.TemporaryFile", denied)
-    monkeypatch.setattr("softdex.cli.run.train_model", lambda *_, **__: pytest.fail("it trained"))
+    monkeypatch.setattr("softdex.files.tempfile.TemporaryFile", denied)
+    monkeypatch.setattr("softdex.cli.run.prepare", lambda *_, **__: pytest.fail("it read"))
     mistake(
         softdex("fit", "clicks.csv", "-r", "popular", "--out", "r"),
         "fit: cannot write into r",
         "Permission denied",
     )
+
+
+def test_a_cut_off_beyond_the_catalogue_is_found_before_training(
+    softdex: Softdex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("softdex.cli.run.train_model", lambda *_, **__: pytest.fail("it trained"))
+    done = softdex("fit", "clicks.csv", "-r", "popular", "--k", "100000", "--out", "r")
+    mistake(done, "evaluate: expected k of at most 1,000, got 100,000.")
+    assert not Path("r").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("recommend x -u u01 --out recs.json", ["ending in .parquet, .arrow", "got 'recs.json'"]),
+        ("recommend x -u u01 --out recs", ["expected a file name ending in", "got 'recs'"]),
+        ("recommend x --all --out recs.parquet.gz", ["or .jsonl.gz, got 'recs.parquet.gz'"]),
+        ("recommend x --all --out clicks.csv/x.csv", ["cannot write clicks.csv/x.csv (Not a dir"]),
+        ("recommend x --all --out .", ["cannot write . (it is a folder or a device)"]),
+        ("recommend x -u u01 --k 0", ["expected k as a whole number of at least 1, got 0"]),
+        ("recommend x -u u01 --user-file u.csv", ["expected --user or --user-file, not both"]),
+        ("recommend x -u u01 --deny a --deny-file d.csv", ["--deny or --deny-file, not both"]),
+        ("recommend x -u u01 --deny-file gone.csv", ["no file gone.csv"]),
+        ("recommend x --all --user-file u.csv --out r.csv", ["--all, or users, not both"]),
+        ("recommend x -u u01 --at-most category", ["--at-most: expected column=number"]),
+        ("recommend x -u u01 --at-most category=0", ["--at-most: expected column=number"]),
+        ("similar x -i i01 --out recs.json", ["similar: expected a file name ending in"]),
+        ("similar x -i i01 --k 0", ["similar: expected k as a whole number of at least 1"]),
+        ("explain x -u u01 --out .", ["explain: cannot write ."]),
+        ("export x --faiss clicks.csv/x", ["export: cannot write clicks.csv/x"]),
+    ],
+)
+def test_what_cannot_be_written_or_meant_is_found_before_the_model_is_loaded(
+    command: str, words: list[str], softdex: Softdex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("recommend", "similar", "explain", "export"):
+        module = importlib.import_module(f"softdex.cli.{name}")
+        monkeypatch.setattr(module, "load", lambda *_: pytest.fail("it loaded"))
+    before = sorted(path.name for path in Path().iterdir())
+    mistake(softdex(*command.split(" ")), *words)
+    assert sorted(path.name for path in Path().iterdir()) == before
 
 
 def test_evaluate_refuses_data_that_has_changed(softdex: Softdex) -> None:
@@ -722,7 +836,7 @@ def test_a_real_process_ends_with_2_and_without_a_traceback(place: Path) -> None
     command = [script, "recommend", str(place / "run"), "--user", "nobody", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: recommend: 1 unknown users ('nobody').")
+    assert done.stderr.startswith("error: recommend: 1 unknown user ('nobody').")
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -23,7 +23,6 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MODULES = [path for path in sorted((ROOT / "src").rglob("*.py")) if ">>> " in path.read_text()]
 MAKEFILE = (ROOT / "Makefile").read_text()
-README, RESULTS = (ROOT / "README.md").read_text(), (ROOT / "docs" / "results.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +87,6 @@ def test_every_link_of_the_page_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
-def test_benchmarks_that_readme_and_results_name_exist() -> None:
-    for script in re.findall(r"`(?:python )?(bench/\w+\.py)[ `]", README + RESULTS):
-        assert (ROOT / script).exists(), script
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ def test_a_full_disk_is_one_error_and_the_old_file_stays(
     with pytest.raises(ArtifactError, match=r"cannot write .*m.sdx \(No space left on"):
         fitted().save(file)
     with pytest.raises(ArtifactError, match="No space left"):
-        fitted().recommend_all(file)
+        fitted().recommend_all(tmp_path / "recs.csv")
     assert file.read_bytes() == old
     assert [p.name for p in tmp_path.iterdir()] == ["m.sdx"]
 

@@ -67,7 +67,7 @@ def test_keys_allow_and_deny(given: dict[str, Any], wanted: list[str]) -> None:
 
 @pytest.mark.parametrize("side", ["allow", "deny"])
 def test_unknown_keys_are_an_error_that_names_the_nearest(side: str) -> None:
-    with pytest.raises(DataError, match=f"1 unknown items in {side} .'teaa'.*'tea'"):
+    with pytest.raises(DataError, match=f"1 unknown item in {side} .'teaa'.*'tea'"):
         names(**{side: ["jam", "teaa"]})
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import hostile
 import softdex as sdx
 from softdex.model.start import take_over
 from softdex.recipes.rg import rg
@@ -75,12 +76,17 @@ def test_users_without_events_are_strangers_and_not_served_in_the_order_of_keys(
 @pytest.mark.parametrize(
     ("place", "value"), [(7, -1.0), (8, 900.0), (9, 9.0), (11, 0.0), (0, 1e300), (3, -0.1)]
 )
-def test_a_file_whose_loss_has_no_minimum_is_refused(
+def test_a_file_whose_loss_has_no_minimum_is_refused_and_not_written(
     log: sdx.Interactions, tmp_path: Path, place: int, value: float
 ) -> None:
     model = sdx.fit("rg2", log, **QUICK)
+    model.save(tmp_path / "good.sdx")
     model.encoder.terms[place] = value
-    model.save(tmp_path / "bad.sdx")
+    with pytest.raises(sdx.SoftdexError, match=r"save: .*no loss that has a minimum"):
+        model.save(tmp_path / "bad.sdx")
+    assert not (tmp_path / "bad.sdx").exists()
+    changed = hostile.with_tensors(tmp_path / "good.sdx", encoder__terms=model.encoder.terms)
+    (tmp_path / "bad.sdx").write_bytes(changed)
     with pytest.raises(sdx.ArtifactError, match="no loss that has a minimum"):
         sdx.load(tmp_path / "bad.sdx")
 

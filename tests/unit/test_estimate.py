@@ -410,9 +410,9 @@ def test_a_model_that_counts_has_no_softmax(parts: sdx.Split, recipe: str) -> No
 
 @pytest.mark.parametrize(("kind", "asked", "words"), [
     ("closed form", {}, "expected users, or history="),
-    ("closed form", {"users": ["nobody"]}, r"1 unknown users \('nobody'\)"),
+    ("closed form", {"users": ["nobody"]}, r"1 unknown user \('nobody'\)"),
     ("closed form", {"history": ["i003"]}, "one list per user"),
-    ("closed form", {"history": [["no such item"]]}, "1 unknown items in history"),
+    ("closed form", {"history": [["no such item"]]}, "1 unknown item in history"),
     ("closed form", {"history": [["i003"], []]}, "history 1 is empty"),
     ("closed form", {"users": ["u001"], "history": []}, "1 users but 0 histories"),
     ("dot with a bias", {"history": [["i003"]]}, "cannot read a history"),
@@ -427,13 +427,13 @@ def test_nobody_is_refused_before_anything_is_computed(
 
 
 @pytest.mark.parametrize(("items", "words"), [
-    (["i003", "nothing"], r"1 unknown items \('nothing'\)"),
-    (3, "1 unknown items"),
-    ([None], "1 unknown items"),
+    (["i003", "nothing"], r"1 unknown item \('nothing'\)"),
+    (3, "1 unknown item"),
+    ([None], "expected items as keys"),
     ([["i003"], ["i003"]], "3 users but 2 lists of items"),
     ([["i003"], ["i003"], ["i003", "i004"]], "all of the same length"),
     ([["i003"], "i003", ["i003"]], "one list per user"),
-    ([["i003"], ["nothing"], ["i003"]], r"1 unknown items \('nothing'\)"),
+    ([["i003"], ["nothing"], ["i003"]], r"1 unknown item \('nothing'\)"),
     ([[["i003"]], [["i003"]], [["i003"]]], "items"),
 ])  # fmt: skip
 def test_items_that_do_not_fit_are_refused(model: sdx.Retriever, items: Any, words: str) -> None:
@@ -450,8 +450,8 @@ def test_memory_that_is_no_memory_is_refused_at_once(model: sdx.Retriever, limit
 def test_a_holdout_that_cannot_be_asked_is_refused(model: sdx.Retriever, parts: sdx.Split) -> None:
     other = sdx.split.leave_last(sdx.synthetic.world(users=30, items=20).interactions())
     for wrong, words in (
-        (None, "expected a holdout made by a split, got NoneType"),
-        (parts.train, "expected a holdout made by a split, got Interactions"),
+        (None, "expected a holdout, got None"),
+        (parts.train, "expected a holdout, got a log"),
         (other.valid, "the holdout is of another log"),
         (parts.valid.take(np.arange(0)), "no user of the holdout has both"),
         (replace(parts.valid, targets=empty(len(parts.valid))), "no user of the holdout has both"),

@@ -471,11 +471,11 @@ def test_a_removed_item_and_a_tree_of_one_level_have_nothing_around_an_item() ->
     [
         ({}, "expected either user or history"),
         ({"user": "a", "history": ["i00"]}, "expected either user or history"),
-        ({"user": "aa"}, r"1 unknown users \('aa'\). Did you mean 'a'"),
+        ({"user": "aa"}, r"1 unknown user \('aa'\). Did you mean 'a'"),
         ({"user": ["a", "b"]}, "expected one user, got 2"),
         ({"user": "b"}, "user 'b' has no event in training"),
         ({"history": []}, "expected at least one item in history"),
-        ({"history": ["i1"]}, "1 unknown items in history"),
+        ({"history": ["i1"]}, "1 unknown item in history"),
         ({"user": "a", "k": 0}, "expected k > 0, got 0"),
         ({"user": "a", "k": 1.5}, "expected k as a whole number, got 1.5"),
         ({"user": "a", "columns": "titel"}, "no item column 'titel'. Did you mean 'title'"),

@@ -262,9 +262,9 @@ def test_without_faiss_the_error_says_what_to_install(
 
 @pytest.mark.parametrize(("kind", "asked", "words"), [
     ("closed form", {}, "expected users, or history="),
-    ("closed form", {"users": ["nobody"]}, r"1 unknown users \('nobody'\)"),
+    ("closed form", {"users": ["nobody"]}, r"1 unknown user \('nobody'\)"),
     ("closed form", {"history": ["i003"]}, "one list per user"),
-    ("closed form", {"history": [["no such item"]]}, "1 unknown items in history"),
+    ("closed form", {"history": [["no such item"]]}, "1 unknown item in history"),
     ("closed form", {"history": [["i003"], []]}, "history 1 is empty"),
     ("closed form", {"users": ["u001"], "history": []}, "1 users but 0 histories"),
     ("dot with a bias", {"history": [["i003"]]}, "cannot read a history"),

@@ -127,9 +127,9 @@ def test_nothing_is_found_among_no_keys() -> None:
 @pytest.mark.parametrize(
     ("keys", "asked", "words"),
     [
-        (keys_of(["tea", "jam"]), ["tee"], "1 unknown items ('tee'). Did you mean 'tea'?"),
+        (keys_of(["tea", "jam"]), ["tee"], "1 unknown item ('tee'). Did you mean 'tea'?"),
         (keys_of(["tea", "jam"]), ["q"] * 7, "7 unknown items ('q', 'q', 'q', 'q', 'q', ...)"),
-        (keys_of([5, 9]), [7], "1 unknown items (7). Known keys run from 5 to 9."),
+        (keys_of([5, 9]), [7], "1 unknown item (7). Known keys run from 5 to 9."),
         (keys_of(UUIDS), ["x"], f"Known keys run from {UUIDS[1]} to {UUIDS[0]}."),
         (range_keys(0), [7], "None are known here."),
     ],

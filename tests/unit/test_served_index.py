@@ -75,7 +75,7 @@ def test_removed_items_never_come_back_not_even_after_loading_or_from_another_in
 
 
 @pytest.mark.parametrize(("call", "words"), [
-    (lambda m: m.remove_items(["no such item"]), "remove_items: 1 unknown items"),
+    (lambda m: m.remove_items(["no such item"]), "remove_items: 1 unknown item"),
     (lambda m: m.build_index("tree"), "build_index: unknown index 'tree'"),
     (lambda m: m.build_index("imi", recall=1.5), "recall above 0 and up to 1, got 1.5"),
     (lambda m: m.remove_items(m.items.all().to_pylist()), "no item would be left"),

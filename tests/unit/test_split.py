@@ -177,8 +177,9 @@ def test_the_card_names_data_arguments_and_counts(log: sdx.Interactions) -> None
     assert card.arguments == {"ratios": [0.7, 0.3], "order": "random", "at_least": 1, "seed": 5}
     assert card.data_sha256 == log.sha256
     assert card.counts["train events"] + card.counts["test targets"] == len(log)
-    assert split.test.card is card
-    assert split.train.card == card.json()
+    assert split.test.card == card.of("test")
+    assert split.train.card == card.of("train")
+    assert {type(p.card) for p in (split.train, split.test)} == {type(card)}
     assert "per_user" in str(card)
 
 

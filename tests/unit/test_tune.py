@@ -304,7 +304,7 @@ def test_a_search_needs_a_log_and_targets_to_measure_on(split: sdx.Split) -> Non
     assert split.valid is not None
     with pytest.raises(SoftdexError, match="the training log is empty"):
         tune("rg2", split.train.select(np.zeros(0, int)), split.valid)
-    with pytest.raises(SoftdexError, match="expected a validation part with targets"):
+    with pytest.raises(SoftdexError, match="tune: expected a holdout as valid, got None"):
         tune("rg2", split.train, None)  # type: ignore[arg-type]
     empty = replace(split.valid, targets=split.valid.targets.where(split.valid.targets.ids < 0))
     with pytest.raises(SoftdexError, match="expected a validation part with targets"):

@@ -42,15 +42,11 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the arguments call, and the arguments that it gets."""
         name, _, rest = super().resolve_command(ctx, args)
-        return name, load(str(name)), rest
+        return name, None if name is None else load(name), rest
 
 
 app = typer.Typer(
-    name="softdex",
-    cls=Commands,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+    name="softdex", cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False
 )
 
 

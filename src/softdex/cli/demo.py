@@ -16,9 +16,9 @@ from softdex.compare import Comparison, compare
 from softdex.data import split
 from softdex.data.interactions import Interactions
 from softdex.evaluate.result import Result
-from softdex.files import save_table
 from softdex.messages import say
 from softdex.model.retriever import Retriever
+from softdex.table_files import save_table
 from softdex.tables import Rows
 
 CUTOFFS = (1, 5, 10, 20, 50)

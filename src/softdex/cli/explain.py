@@ -14,7 +14,7 @@ from softdex.errors import SoftdexError
 from softdex.explain.draw import draw
 from softdex.explain.look import TREES, look
 from softdex.explain.near import draw_near, near
-from softdex.files import save_text
+from softdex.files import check_file, save_text
 from softdex.model.saving import load
 
 
@@ -40,6 +40,7 @@ def explain(
     given = sum(each is not None for each in (user, past, item))
     if given != 1:
         raise SoftdexError(f"explain: expected one of --user, --history and --item, got {given}.")
+    check_file(out, "explain")
     if item is not None:
         if k is not None:
             raise SoftdexError("explain: --k has no effect with --item. Leave it out.")

@@ -9,6 +9,7 @@ import typer
 
 from softdex.cli.options import AsJson, Model
 from softdex.cli.output import print_json
+from softdex.files import check_file
 from softdex.model.export import key_file
 from softdex.model.saving import load
 
@@ -22,6 +23,8 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Export the item vectors as a faiss index with a file of their keys."""
+    for file in (faiss, key_file(faiss)):
+        check_file(file, "export")
     count = load(model).export_faiss(faiss, factory)
     keys = key_file(faiss)
     if as_json:

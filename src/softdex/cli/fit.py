@@ -7,23 +7,29 @@ from typing import Annotated
 
 import typer
 
-from softdex.cli import run
 from softdex.cli.arguments import pairs
+from softdex.cli.complete import recipe_names, recipe_options
 from softdex.cli.options import AsJson, LogOptions, unfold
-from softdex.cli.output import print_json
-from softdex.cli.plan import CONFIG, plan_of
 from softdex.errors import SoftdexError
+from softdex.listing import listing
+from softdex.messages import say
 
 
 @unfold
 def fit(
     *,
     recipe: Annotated[
-        str | None, typer.Option("--recipe", "-r", help="Recipe; see `softdex recipes`.")
+        str | None,
+        typer.Option(
+            "--recipe", "-r", autocompletion=recipe_names, help="Recipe; see `softdex recipes`."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; runs/RECIPE by default.")] = None,
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", help="Recipe option, name=value.")
+        list[str] | None,
+        typer.Option(
+            "--option", "-o", autocompletion=recipe_options, help="Recipe option, name=value."
+        ),
     ] = None,
     log: LogOptions,
     start: Annotated[
@@ -44,6 +50,10 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Train a recipe on a log; write a run folder with config, metrics and model."""
+    from softdex.cli import run  # loads torch, which completion need not
+    from softdex.cli.output import print_json
+    from softdex.cli.plan import CONFIG, plan_of
+
     config = log.config
     if resume and config is None and log.source is None:
         if out is None:
@@ -54,6 +64,12 @@ def fit(
     plan.setdefault("train", {}).update({n: v for n, v in given.items() if v is not None})
     if recipe:
         plan["recipe"] = recipe
+    elif "recipe" not in plan:
+        plan["recipe"] = listing().default
+        say(
+            f"recipe: {plan['recipe']}, quick and good untuned; --recipe chooses another, "
+            "`softdex recipes` lists them"
+        )
     if out:
         plan["out"] = str(out)
     plan.setdefault("options", {}).update(pairs(option, "--option"))

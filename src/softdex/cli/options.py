@@ -27,6 +27,9 @@ Columns = Annotated[str, typer.Option(help="Item columns to show, comma-separate
 ListLength = Annotated[int, typer.Option(help="Length of each list.")]
 Cutoffs = Annotated[str | None, typer.Option(help="Cut-offs of the metrics, e.g. 10,20,50.")]
 MaxMemory = Annotated[str | None, typer.Option(help="Memory limit of a ranking block: 2GB.")]
+TableFile = Annotated[
+    Path | None, typer.Option(help="File to write: .parquet, .arrow, .csv, .tsv or .jsonl.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel="Output")]
 
 
@@ -35,7 +38,8 @@ class LogOptions:
     """A log, its split and its evaluation: a field named as in the config sets the same there."""
 
     source: Annotated[
-        str | None, typer.Argument(help="Log: CSV, TSV, .inter, Parquet, a folder or a glob.")
+        str | None,
+        typer.Argument(help="Log: CSV, TSV, .inter, JSON lines, Parquet, zip, a folder or a glob."),
     ] = None
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="TOML file with the same arguments.")
@@ -46,6 +50,9 @@ class LogOptions:
     rating: Annotated[str | None, _data("Rating column.")] = None
     weight: Annotated[str | None, _data("Weight column.")] = None
     items: Annotated[str | None, _data("Item table to join.")] = None
+    item_columns: Annotated[
+        str | None, _data("Columns of an item table without header, comma-separated.")
+    ] = None
     users: Annotated[str | None, _data("User table to join.")] = None
     duplicates: Annotated[str | None, _data("Repeated pairs: keep, last or sum.")] = None
     bad_rows: Annotated[str | None, _data("Unreadable rows: error or drop.")] = None

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from softdex.model.artifact import plain
+from softdex.table_files import save_table
 from softdex.tables import grid
 
 
@@ -26,6 +27,15 @@ def print_table(table: pa.Table, *, as_json: bool) -> None:
         return
     rows = [[_cell(v) for v in row.values()] for row in table.to_pylist()]
     Console(highlight=False).print(grid(table.column_names, rows, numbers=False))
+
+
+def print_or_write(table: pa.Table, out: Path | None, *, as_json: bool) -> None:
+    """Write a table to a file, or print its rows; an empty one prints as nothing."""
+    if out is not None:
+        save_table(out, table)
+        print_written(out, table.num_rows, as_json=as_json)
+    elif len(table) or as_json:
+        print_table(table, as_json=as_json)
 
 
 def print_written(out: Path, rows: int, *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from softdex.cli.arguments import cutoffs, pairs
+from softdex.cli.arguments import cutoffs, pairs, words
 from softdex.cli.options import LogOptions
 from softdex.data import split as splits
 from softdex.data.holdout import Split
@@ -74,6 +74,8 @@ def plan_of(log: LogOptions, config: Path | None) -> Plan:
     for name, value in asdict(log).items():
         if name in known and value is not None:
             data[name] = int(value) if name in COLUMNS and value.isdecimal() else value
+    if log.item_columns is not None:
+        data["item_columns"] = words(log.item_columns, "--item-columns")
     split = plan.setdefault("split", {})
     if log.split_name:
         plan["split"] = split = {"name": log.split_name}
@@ -94,6 +96,7 @@ def prepare(plan: Plan) -> tuple[Interactions, Split]:
     check_rules(plan.get("evaluate", {}))
     min_rating, k_core = (data.pop(name, None) for name in PREPARE)
     log = _filtered(read(data.pop("source"), **data), min_rating, k_core)
+    check_rules(plan.get("evaluate", {}), log.num_items)
     if name is None and log.time is None and "test" not in log.extra:
         raise DataError(
             "split: the log has no time, so the last events of a user are not known. Name its "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +13,9 @@ from softdex.cli.plan import CONFIG, Plan, prepare, read_config, to_toml
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.errors import DataError, SoftdexError
+from softdex.evaluate.lists import evaluate as evaluate_lists
 from softdex.evaluate.result import Result
-from softdex.files import save_text, write_atomically
+from softdex.files import check_folder, save_text, write_atomically
 from softdex.fit import fit as train_model
 from softdex.fit import refitted
 from softdex.messages import say
@@ -35,15 +35,13 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
     Config and checkpoints are in the folder from the start, so that `resume` can continue a run
     that was stopped.
     """
-    name = plan.get("recipe")
-    if name is None:
-        raise SoftdexError(f"fit: expected a recipe. Known: {', '.join(recipes.names())}.")
+    name = plan["recipe"]
     _check_recipe(name, plan)
     out = Path(plan.setdefault("out", f"runs/{name}"))
     stopped = (out / CHECKPOINT).exists()
     _check_folder(out, stopped=stopped, force=force, resume=resume)
+    check_folder(out, "fit")
     _, (train, valid, test) = prepare(plan)
-    _check_writable(out)
     began = time.perf_counter()
     before = (out / CONFIG).read_bytes() if (out / CONFIG).exists() else None
     (out / ASIDE).unlink(missing_ok=True)
@@ -71,14 +69,17 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
 
 
 def evaluate(
-    folder: Path, rules: Mapping[str, Any], source: str | None
-) -> tuple[Retriever, Result]:
-    """Evaluate the model of a run folder on the split it was trained with.
+    folder: Path, rules: Mapping[str, Any], source: str | None, lists: Path | None = None
+) -> tuple[str, Result]:
+    """Evaluate the model of a run folder, or lists, on the split it was trained with.
+
+    Returns what was evaluated, the recipe or the file, and the result.
 
     Args:
         folder: the run folder.
         rules: arguments of `Retriever.evaluate` that differ from the run's config.
         source: path of the log, if it has moved.
+        lists: file of lists to evaluate instead of the model.
     """
     if folder.is_file():
         raise SoftdexError(f"evaluate: {folder} is a file. Expected the run folder it is in.")
@@ -89,13 +90,20 @@ def evaluate(
         plan.setdefault("data", {})["source"] = source
     plan["evaluate"] = {**plan.get("evaluate", {}), **rules}
     _, (_, _, test) = prepare(plan)
-    trained = (model.card.split or {}).get("sha256")
-    if trained != test.card.sha256:
+    trained, rules = (model.card.split or {}).get("sha256"), plan["evaluate"]
+    comparable = model.card.selected is not None  # its hashes are of this version
+    if comparable and trained != test.card.sha256 and rules.get("leak") != "allow":
         raise DataError(
             f"evaluate: the data has changed since {folder} was trained (its split is "
-            f"{str(trained)[:8]}, now it is {test.card.sha256[:8]}). Train again, or pass --data."
+            f"{str(trained)[:8]}, now it is {test.card.sha256[:8]}). Train again, pass --data, or "
+            "--leak allow to evaluate on it all the same."
         )
-    return model, model.evaluate(test, **plan["evaluate"])
+    if lists is None:
+        return model.recipe, model.evaluate(test, **rules)
+    taken = ("k", "metrics", "empty", "repeats", "ideal")
+    return lists.name, evaluate_lists(
+        str(lists), test, **{name: rules[name] for name in taken if name in rules}
+    )
 
 
 def summary(name: str, result: Result) -> dict[str, Any]:
@@ -176,15 +184,6 @@ def _check_folder(out: Path, *, stopped: bool, force: bool, resume: bool) -> Non
         raise SoftdexError(f"fit: {out} holds a model already. Pass --force to replace it.")
     if out.exists() and not out.is_dir():
         raise SoftdexError(f"fit: {out} is a file. Expected a folder for the run.")
-
-
-def _check_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be written to, before training."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except (OSError, ValueError) as error:
-        raise SoftdexError(f"fit: cannot write into {folder} ({error}).") from None
 
 
 def _put_back(out: Path, config: bytes | None) -> None:

@@ -15,12 +15,13 @@ from softdex.compare.board import Board, board
 from softdex.compare.comparison import Comparison
 from softdex.compare.store import Store
 from softdex.data import split as splits
+from softdex.data.expect import expect, expect_log
 from softdex.data.holdout import Split
 from softdex.data.interactions import Interactions
-from softdex.errors import DataError, SoftdexError, choose
+from softdex.errors import SoftdexError, choose
 from softdex.evaluate.evaluate import check_rules
 from softdex.evaluate.result import Result
-from softdex.fit import check_log, train_once
+from softdex.fit import train_once
 from softdex.index.contract import MAX_MEMORY
 from softdex.machine import parse_seconds
 from softdex.messages import METRIC, at_volume, say
@@ -84,7 +85,7 @@ def compare(
     chosen = None if recipes is None else check_recipes(recipes)
     check_rules(rules)
     whole, split = (log.train, log) if isinstance(log, Split) else (log, _split(log))
-    check_log("compare", split.train)
+    expect_log("compare", split.train)
     check_rules(rules, split.train.num_items)
     if chosen is None:
         chosen = check_recipes(PORTFOLIO + ORDERED * (split.train.time is not None))
@@ -217,12 +218,8 @@ def _fail(found: Comparison, name: str, error: Exception) -> None:
 
 def _split(log: Any) -> Split:
     """Split a log by the rule that suits it."""
-    if not isinstance(log, Interactions):
-        raise DataError(
-            f"compare: expected a log or a split, got {type(log).__name__}. Read a log first: "
-            "sdx.read(...)."
-        )
-    check_log("compare", log)
+    expect((Interactions, Split), "compare", log)
+    expect_log("compare", log)
     name, why = splits.default_name(log)
     say(f"split: {name}, because {why}; pass a split to choose another")
     return splits.by_name(name, log)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from softdex.errors import SoftdexError
 from softdex.messages import say
 
 NOT_CONVERTIBLE = (pa.ArrowException, OverflowError, TypeError)  # what conversions raise
@@ -114,3 +117,13 @@ def _is_list_like(kind: pa.DataType) -> bool:
         or types.is_list_view(kind)
         or types.is_large_list_view(kind)
     )
+
+
+def to_pandas(where: str, table: pa.Table) -> Any:
+    """Return a table as a pandas data frame; pandas is not a dependency."""
+    try:
+        return table.to_pandas()
+    except ImportError:
+        raise SoftdexError(
+            f"{where}: pandas is not installed. Install it (pip install pandas), or use to_arrow()."
+        ) from None

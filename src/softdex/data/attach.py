@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +12,34 @@ import pyarrow as pa
 from softdex.data.bad_rows import refuse_or_drop
 from softdex.data.interactions import Interactions
 from softdex.data.keys import Keys, factorize
+from softdex.data.movielens import with_genres, with_names
 from softdex.data.numbers import nulls
 from softdex.data.roles import WITH_ARTICLE, Column, find_key_column
-from softdex.data.sources import Source, open_source
+from softdex.data.sources import Source, open_source, with_layouts
 from softdex.errors import DataError, first_few
+
+
+def open_table(
+    source: Any, separator: str | None, encoding: str, columns: Sequence[str] | None = None
+) -> Source:
+    """Open a table of items or users; `columns` names those of a text file without header."""
+    opened = open_source(source, separator, encoding)
+    layouts = opened.layouts
+    if columns is None:
+        return with_layouts(opened, list(map(with_names, layouts))) if layouts else opened
+    names = list(columns)
+    if not layouts:
+        raise DataError(
+            f"read: item_columns names the columns of a text file without header. {opened.label} "
+            f"has columns {first_few(opened.names, 8)}."
+        )
+    if len(names) != len(opened.names) or len(set(names)) < len(names):
+        raise DataError(
+            f"read: item_columns names {len(names)} columns ({first_few(names, 8)}), and "
+            f"{opened.label} has {len(opened.names)}. Name each column once."
+        )
+    plain = [layout.without_header() for layout in layouts]
+    return with_layouts(opened, [replace(layout, names=names) for layout in plain])
 
 
 def read_table(source: Any, what: str) -> tuple[Keys, pa.Table]:
@@ -27,7 +52,7 @@ def read_table(source: Any, what: str) -> tuple[Keys, pa.Table]:
     Returns:
         the keys, and the other columns in the order of the keys.
     """
-    opened = open_source(source, None, "utf-8")
+    opened = open_table(source, None, "utf-8")
     key = find_key_column(opened, what, None)
     table, _ = _with_keys(opened, key, "error")
     if not table.num_rows:
@@ -80,10 +105,10 @@ def _with_keys(source: Source, key: str, bad_rows: str) -> tuple[pa.Table, list[
         fetched = source.fetch_with_places(source.names, [key])
     absent = nulls(fetched.table[key])
     bad = {f"no value in column {key!r}": absent} if absent.any() else {}
-    if not bad and not fetched.problems:
-        return fetched.table, notes
-    good = refuse_or_drop(source, fetched, bad, bad_rows, notes)
-    return fetched.table.filter(pa.array(good)), notes
+    table = fetched.table
+    if bad or fetched.problems:
+        table = table.filter(pa.array(refuse_or_drop(source, fetched, bad, bad_rows, notes)))
+    return with_genres(source.label, table), notes
 
 
 def _places(keys: Keys, column: pa.ChunkedArray, what: str, name: str) -> np.ndarray:

@@ -76,7 +76,7 @@ def refuse_or_drop(
             if hit:
                 problems.setdefault(label, {})[problem] = hit
         start += len(lines)
-    unit = "line" if source.text else "row"
+    unit = source.unit
     said = "; ".join(f"{label}: {explain(p, unit)}" for label, p in problems.items())
     drop = np.logical_or.reduce([np.zeros(fetched.table.num_rows, bool), *bad.values()])
     if bad_rows == "error" or drop.all():

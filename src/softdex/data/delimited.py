@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import codecs
 import csv
-import gzip
 import io
 import mmap
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
@@ -17,12 +17,51 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from softdex.data.layout import STAND_IN, Layout, is_long, open_bytes, readable
+from softdex.data.compressed import is_plain, open_bytes, readable
+from softdex.data.layout import STAND_IN, Layout, is_long
 from softdex.errors import first_few
 
 NULLS = ["", "null", "NULL", "NaN", "nan", "None", "\\N", "NA", "N/A"]
 BLOCK_BYTES = 1 << 22  # parsed at a time; a quoted line break may fall anywhere
 LONGEST_FIELD = 1 << 30  # characters; Python's own limit would refuse long texts
+
+
+@dataclass(frozen=True)
+class Delimited:
+    """A file of delimited text."""
+
+    layout: Layout
+    kind: str = "text"
+
+    @property
+    def label(self) -> str:
+        """The path."""
+        return str(self.layout.path)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns."""
+        return self.layout.names
+
+    def sample(self, columns: list[str]) -> pa.Table:
+        """These columns of the first rows, as text."""
+        rows = [row for row in self.layout.sample if len(row) == len(self.names)]
+        cells = {name: [row[self.names.index(name)] for row in rows] for name in columns}
+        table = pa.table({name: pa.array(column, pa.string()) for name, column in cells.items()})
+        for i, column in enumerate(table.columns):
+            known = pc.is_in(column, value_set=pa.array(NULLS))
+            table = table.set_column(i, columns[i], pc.if_else(known, None, column))
+        return table
+
+    def fetch(self, columns: list[str], ids: list[str]) -> pa.Table:
+        """All rows of these columns; raises pa.ArrowInvalid if a line does not parse."""
+        return read_fast(self.layout, columns, ids)
+
+    def by_line(
+        self, columns: list[str], ids: list[str]
+    ) -> tuple[pa.Table, np.ndarray, dict[str, list[int]]]:
+        """The rows that parse, the line number of each, and those that do not parse."""
+        return read_by_line(self.layout, columns, ids)
 
 
 def read_fast(layout: Layout, columns: list[str], ids: Collection[str]) -> pa.Table:
@@ -156,7 +195,7 @@ def _content(layout: Layout) -> Any:
     """The file as UTF-8 with one-byte separators; memory-mapped if it is so on disk."""
     with readable(layout.path, layout.encoding), open_bytes(layout.path) as file:
         is_utf8 = codecs.lookup(layout.encoding).name in ("utf-8", "utf-8-sig")
-        if is_utf8 and not is_long(layout.separator) and not isinstance(file, gzip.GzipFile):
+        if is_utf8 and not is_long(layout.separator) and is_plain(layout.path):
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         content = file.read()
         if not is_utf8:

@@ -8,52 +8,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, final
 
 import numpy as np
 import scipy.sparse as sp
 
+from softdex.data.card import Card
+from softdex.data.fingerprint import Coded, fingerprint, key_hashes
 from softdex.data.interactions import Interactions
 from softdex.data.keys import Keys
 from softdex.data.ragged import Ragged, group
 from softdex.errors import DataError
 from softdex.messages import say
-from softdex.tables import Record
 
 TRAIN, VALID, TEST, VALID_INPUT, TEST_INPUT, DROPPED = range(6)
-
-
-@final
-@dataclass(frozen=True)
-class Card:
-    """How a split was made, so that a metric can be traced to it.
-
-    Attributes:
-        name: the split, e.g. "leave_last".
-        arguments: the arguments it was called with.
-        counts: events, users, items and targets per part.
-        data_sha256: hash of the log.
-        sha256: hash of the parts.
-        notes: warnings, e.g. that the split ignores time.
-    """
-
-    name: str
-    arguments: dict[str, Any]
-    counts: dict[str, int]
-    data_sha256: str
-    sha256: str
-    notes: list[str] = field(default_factory=list)
-
-    def json(self) -> dict[str, Any]:
-        """The card as a dict that JSON can hold."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        facts = {"split": self.name, **self.arguments, **self.counts}
-        facts |= {"data sha256": self.data_sha256[:16], "split sha256": self.sha256[:16]}
-        facts |= {f"note {i}": note for i, note in enumerate(self.notes, 1)}
-        return str(Record("Protocol card", facts))
 
 
 @final
@@ -216,7 +185,8 @@ def _leakage(log: Interactions, part: np.ndarray) -> str:
 
 def join(train: Interactions, valid: Holdout | None, test: Holdout, card: Card) -> Split:
     """Make a split of its parts: fill in the counts and the hash, and give every part the card."""
-    digest = hashlib.sha256(train.user.tobytes() + train.item.tobytes())
+    users, items = key_hashes(train.users), key_hashes(train.items)
+    prints = [fingerprint({"user": Coded(users, train.user), "item": Coded(items, train.item)})]
     counts = {"train events": len(train), "train users": int((train.user_counts > 0).sum())}
     counts["items"] = train.num_items
     for what, part in (("valid", valid), ("test", test)):
@@ -224,13 +194,16 @@ def join(train: Interactions, valid: Holdout | None, test: Holdout, card: Card) 
             continue
         counts[f"{what} users"] = int((part.targets.lengths > 0).sum())
         counts[f"{what} targets"] = len(part.targets.ids)
+        prints.append(fingerprint({"user": Coded(users, part.users)}))
         for ragged in (part.history, part.targets, part.masked):
-            digest.update(part.users.tobytes() + ragged.indptr.tobytes() + ragged.ids.tobytes())
-    card = replace(card, counts=counts, sha256=digest.hexdigest())
+            asked = Coded(users, part.users[ragged.row_of])
+            prints.append(fingerprint({"user": asked, "item": Coded(items, ragged.ids)}))
+    digest = hashlib.sha256(" ".join(prints).encode()).hexdigest()
+    card = replace(card, counts=counts, sha256=digest)
     split = Split(
-        replace(train, card=card.json()),
-        None if valid is None else replace(valid, card=card),
-        replace(test, card=card),
+        replace(train, card=card.of("train")),
+        None if valid is None else replace(valid, card=card.of("valid")),
+        replace(test, card=card.of("test")),
     )
     split.card = card
     return split

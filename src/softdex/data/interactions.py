@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -13,6 +12,9 @@ import pyarrow as pa
 import scipy.sparse as sp
 
 from softdex.data import describe
+from softdex.data.arrow import to_pandas
+from softdex.data.card import Card
+from softdex.data.fingerprint import Coded, fingerprint, key_hashes
 from softdex.data.keys import Keys
 from softdex.data.ragged import Ragged, group
 from softdex.errors import DataError, choose
@@ -51,7 +53,7 @@ class Interactions:
     weight: np.ndarray | None = None
     extra: Mapping[str, np.ndarray] = field(default_factory=dict)
     item_table: pa.Table | None = None
-    card: Mapping[str, Any] | None = None
+    card: Card | None = None
     user_table: pa.Table | None = None
 
     def __post_init__(self) -> None:
@@ -82,18 +84,15 @@ class Interactions:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of keys and columns; the same log has the same hash on every machine."""
-        digest = hashlib.sha256(f"{self.users.sha256}{self.items.sha256}".encode())
-        for f in fields(self):
-            column = getattr(self, f.name)
-            if isinstance(column, np.ndarray):
-                digest.update(f"{f.name}{column.dtype}".encode())
-                digest.update(np.ascontiguousarray(column).data)
-        for name, column in sorted(self.extra.items()):
-            numeric = column.dtype.kind in "biuf"
-            digest.update(f"{name}{column.dtype}".encode())
-            digest.update(column.tobytes() if numeric else repr(column.tolist()).encode())
-        return digest.hexdigest()
+        """Hash of the events by their keys and values, whatever the order of rows and columns."""
+        columns: dict[str, Coded | np.ndarray] = {
+            f.name: column
+            for f in fields(self)
+            if isinstance(column := getattr(self, f.name), np.ndarray)
+        }
+        columns["user"] = Coded(key_hashes(self.users), self.user)
+        columns["item"] = Coded(key_hashes(self.items), self.item)
+        return fingerprint(columns | {f"extra {name}": c for name, c in self.extra.items()})
 
     def csr(self, *, binary: bool = False) -> sp.csr_matrix:
         """Users x items (float32): summed weights, or the number of events without weights.
@@ -215,6 +214,10 @@ class Interactions:
                 columns[name] = pa.array(getattr(self, name))
         further = {name: pa.array(c) for name, c in self.extra.items() if name not in columns}
         return pa.table(columns | further)
+
+    def to_pandas(self) -> Any:
+        """The log as a pandas data frame with keys instead of row numbers; `read` accepts it."""
+        return to_pandas("log.to_pandas", self.to_arrow())
 
     def repeats(self) -> int:
         """Number of events that repeat an earlier (user, item) pair."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from softdex.data.arrow import NOT_CONVERTIBLE, combined, unwrapped
-from softdex.errors import DataError, SoftdexError, did_you_mean, first_few
+from softdex.errors import DataError, SoftdexError, did_you_mean, first_few, in_number
 
 BISECT_UP_TO = 64  # lookups of more keys build a hash table
 
@@ -78,11 +78,12 @@ class Keys:
     def rows(self, keys: Any, where: str, what: str) -> np.ndarray:
         """The row number of each key; an unknown key raises and names the nearest known one."""
         rows = self.lookup(keys)
-        if (rows < 0).any():
+        count = int((rows < 0).sum())
+        if count:
             given = _as_array(keys).to_pylist()
             missing = [given[i] for i in np.flatnonzero(rows < 0)[:6]]
             raise DataError(
-                f"{where}: {int((rows < 0).sum())} unknown {what} "
+                f"{where}: {count} unknown {in_number(count, what)} "
                 f"({first_few(map(repr, missing))}). {self._hint(missing[0])}"
             )
         return rows
@@ -121,6 +122,7 @@ def _as_array(keys: Any) -> pa.Array:
     if isinstance(keys, (str, bytes)):
         raise DataError(f"keys: expected a list of keys, got {keys!r}. Write [{keys!r}].")
     if isinstance(keys, (pa.Array, pa.ChunkedArray)):
+        keys.validate(full=True)
         return combined(keys)
     if hasattr(keys, "__arrow_c_stream__") or hasattr(keys, "__arrow_c_array__"):
         return combined(pa.chunked_array(keys))
@@ -272,8 +274,37 @@ def find(keys: Keys, given: Any, where: str, what: str, *, known: bool = True) -
         known: raise if a key is unknown; otherwise its row number is -1.
     """
     try:
+        _refuse_no_keys(given, where, what)
         return keys.rows(given, where, what) if known else keys.lookup(given)
     except NOT_CONVERTIBLE as error:
         raise SoftdexError(
             f"{where}: expected {what} as a list of keys, got {type(given).__name__} ({error})."
         ) from None
+
+
+def _refuse_no_keys(given: Any, where: str, what: str) -> None:
+    """Refuse nulls, lists and records, none of which is the key of anything."""
+    wrong: list[Any] = []
+    if hasattr(given, "__arrow_c_stream__"):
+        given = _as_array(given)
+    if isinstance(given, Mapping):
+        wrong = [given]
+    elif isinstance(given, (pa.Array, pa.ChunkedArray)):
+        if given.null_count or pa.types.is_nested(given.type):
+            wrong = [c for c in given.to_pylist() if _is_no_key(c)]
+    elif any(_is_no_key_type(kind) for kind in set(map(type, given))):
+        wrong = [cell for cell in given if _is_no_key(cell)]
+    if wrong:
+        raise DataError(
+            f"{where}: expected {what} as keys (text or numbers), got {str(wrong[0])[:60]}."
+        )
+
+
+def _is_no_key_type(kind: type) -> bool:
+    return kind is type(None) or issubclass(kind, (float, tuple)) or not issubclass(kind, Hashable)
+
+
+def _is_no_key(cell: Any) -> bool:
+    if isinstance(cell, float):
+        return cell != cell
+    return _is_no_key_type(type(cell))

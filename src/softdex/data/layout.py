@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import codecs
 import csv
-import gzip
 import math
 import re
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
+from softdex.data.compressed import open_bytes, readable
 from softdex.errors import DataError, first_few
 
 SEPARATORS = ("::", "\t", ", ", ",", ";", "|", " ")
@@ -62,15 +58,16 @@ class Layout:
         return any(_is_number(cell) for row in self.sample for cell in row)
 
 
-def guess_layout(path: Path, separator: str | None, encoding: str) -> Layout:
+def guess_layout(path: Path, separator: str | None, encoding: str, least: int = 2) -> Layout:
     """Guess the layout of a file from its first lines.
 
     Args:
-        path: the file, gzipped or not.
+        path: the file, compressed or not.
         separator: what separates the columns; None guesses it.
         encoding: of the file.
+        least: fewest columns that the file may have.
     """
-    if separator is not None and (not separator or set(separator) & set('"\r\n')):
+    if separator is not None and not _can_separate(separator):
         raise DataError(f"read: separator={separator!r}. Expected one or more characters.")
     lines = _first_lines(path, encoding)
     skip = next(i for i, line in enumerate(lines) if line.strip())
@@ -79,7 +76,7 @@ def guess_layout(path: Path, separator: str | None, encoding: str) -> Layout:
         separator = _guess_separator(lines[:100])
     rows = [_split(line, separator) for line in lines[:1000]]
     first = [cell.strip() for cell in rows[0]]
-    if len(first) == 1:
+    if len(first) < least:
         raise DataError(
             f"read: {path} has one column ({first[0][:40]!r}). Expected at least a user and an "
             "item column. If another character separates them, name it: read(separator=...)."
@@ -98,11 +95,33 @@ def guess_layout(path: Path, separator: str | None, encoding: str) -> Layout:
     return Layout(path, separator, encoding, names, True, skip + 1, rows[1:])
 
 
+def _can_separate(separator: object) -> bool:
+    """Whether text can be cut at this: characters, no quote and no end of a line."""
+    if not isinstance(separator, str) or not separator or set(separator) & set('"\r\n\0'):
+        return False
+    return not any("\ud800" <= c <= "\udfff" for c in separator)
+
+
+def check_encoding(encoding: str) -> None:
+    """Raise unless lines in this encoding can be read one after another, as those of a table."""
+    line = "user,item\n"
+    try:
+        twice = (line.encode(encoding) * 2).decode(encoding, errors="replace")
+    except (LookupError, ValueError, TypeError):  # a UnicodeError is a ValueError
+        twice = ""
+    if twice.replace("\ufeff", "") != line * 2:
+        raise DataError(
+            f"read: unknown encoding {str(encoding)[:40]!r}. Expected one of text, e.g. 'utf-8' or "
+            "'latin-1'."
+        )
+
+
 def _first_lines(path: Path, encoding: str) -> list[str]:
     with readable(path, encoding), open_bytes(path) as file:
         head = file.read(HEAD_BYTES)
         wide = codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
         text = head.decode(encoding, errors="replace").lstrip("\ufeff")
+        text = text.encode(errors="replace").decode()  # some encodings make half characters
     if b"\0" in head and not wide:
         hint = (
             " It starts like UTF-16: pass encoding='utf-16'."
@@ -125,32 +144,6 @@ def _guess_separator(lines: list[str]) -> str:
         return (widths.count(widths[0]), widths[0]) if widths[0] > 1 else (0, 0)
 
     return max((s for s in SEPARATORS if s in lines[0]), key=fit, default=",")
-
-
-def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file for reading, and decompress it if its content is gzip."""
-    with path.open("rb") as file:
-        zipped = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rb") if zipped else path.open("rb")  # type: ignore[return-value]
-
-
-@contextmanager
-def readable(path: Path, encoding: str) -> Iterator[None]:
-    """Turn everything that can go wrong while reading a file into a `DataError`."""
-    try:
-        yield
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"read: cannot read {path} ({error}). Is it complete, and may you read it?"
-        ) from None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise DataError(
-            f"read: {path}: line {line} is not valid {encoding} ({error.reason}). Pass the "
-            "encoding it was written in, e.g. encoding='latin-1'."
-        ) from None
-    except LookupError:
-        raise DataError(f"read: unknown encoding {encoding!r}. Try 'utf-8' or 'latin-1'.") from None
 
 
 def is_long(separator: str) -> bool:

@@ -17,6 +17,13 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MICROSECOND = dt.timedelta(microseconds=1)
 NUMERIC_TYPES = (pa.int64(), pa.float64())  # text is cast to the first that fits
 DATE_TYPES = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
+DOTTED = (  # the day, the month and the year; Arrow wants two digits of each
+    (r"^\s*(\d)\.(\d\d?\.\d{4}\b)", r"0\1.\2"),
+    (r"^\s*(\d\d)\.(\d)\.(\d{4}\b)", r"\1.0\2.\3"),
+    (r"^\s*(\d\d)\.(\d\d)\.(\d{4}\b)", r"\3-\2-\1"),
+)
+DECIMAL_COMMA = r"^\s*[-+]?\d*,\d+\s*$"
+THOUSANDS = r"^\s*[-+]?[1-9]\d{0,2},\d{3}\s*$"
 UNIX_TIMES = (631_152_000, 2_208_988_800)  # seconds: the years 1990 to 2039
 
 
@@ -72,7 +79,7 @@ def is_time(name: str, column: pa.ChunkedArray) -> bool:
         return True
     if types.is_string(cells.type) or types.is_large_string(cells.type):
         if _in_one_type(cells, NUMERIC_TYPES) is None:
-            return not _as_dates(cells).null_count
+            return not _as_dates(_as_iso(cells)).null_count
     elif not (types.is_integer(cells.type) or types.is_floating(cells.type)):
         return False
     found = pc.min_max(cells.cast(pa.float64(), safe=False)).as_py()
@@ -102,6 +109,7 @@ def _as_numbers(column: pa.ChunkedArray, dates: bool) -> pa.ChunkedArray:
 
 def _parse_text(column: pa.ChunkedArray, dates: bool) -> pa.ChunkedArray:
     """Text as numbers or as dates, whichever is more common; the rest becomes null."""
+    column = _with_points(_as_iso(column) if dates else column)
     whole = _in_one_type(column, (*NUMERIC_TYPES, *(DATE_TYPES if dates else ())))
     if whole is not None:
         return whole.cast(pa.int64()) if whole.type in DATE_TYPES else whole
@@ -114,6 +122,21 @@ def _parse_text(column: pa.ChunkedArray, dates: bool) -> pa.ChunkedArray:
         found = [None if value is None else float(value) for value in found]
     kind = pa.float64() if float in map(type, found) else pa.int64()
     return pa.chunked_array([pa.array(found, kind)])
+
+
+def _as_iso(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Dates as 22.09.1997, with or without a time of day, as 1997-09-22."""
+    for pattern, iso in DOTTED:
+        column = pc.replace_substring_regex(column, pattern, iso)
+    return column
+
+
+def _with_points(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Decimal commas as points, unless every comma may separate thousands (1,234)."""
+    decimal = pc.match_substring_regex(column, DECIMAL_COMMA)
+    if not pc.any(pc.and_(decimal, pc.invert(pc.match_substring_regex(column, THOUSANDS)))).as_py():
+        return column
+    return pc.if_else(decimal, pc.replace_substring(column, ",", "."), column)
 
 
 def _in_one_type(column: pa.ChunkedArray, types: tuple[pa.DataType, ...]) -> pa.ChunkedArray | None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import scipy.sparse as sp
 
 from softdex.data.arrow import unwrapped
-from softdex.data.attach import attach
+from softdex.data.attach import attach, open_table
 from softdex.data.bad_rows import check, of_weight, refuse_or_drop
 from softdex.data.interactions import Interactions
 from softdex.data.keys import factorize, range_keys
@@ -30,6 +30,7 @@ def read(
     rating: Column = None,
     weight: Column = None,
     items: Any = None,
+    item_columns: Sequence[str] | None = None,
     users: Any = None,
     keep: Sequence[str] = (),
     duplicates: str = "keep",
@@ -46,8 +47,10 @@ def read(
         source: where the log is. One of
 
             - a path, a glob, a folder or a list of paths: CSV, TSV, `::`-separated or RecBole
-              `.inter` files, gzipped or not, or Parquet;
-            - an Arrow-compatible table: pandas, polars, DuckDB, pyarrow, or a dict of columns;
+              `.inter` files, JSON lines, Parquet or Arrow; also in gzip, zstd, bzip2, xz or zip
+              (`log.zip/ratings.csv`), and in folders called `column=value`;
+            - an Arrow-compatible table: pandas, polars, DuckDB, pyarrow, a dict of columns, or a
+              list of dicts;
             - a scipy sparse matrix, users x items, whose values are weights;
             - an iterable of `(user, item[, time[, weight]])` tuples.
         user, item: the id columns, by name, or by number in a file without header. By default they
@@ -59,7 +62,9 @@ def read(
         weight: how much an event counts in training. An event of weight 0 counts for nothing and
             is left out; negative weights are bad rows. False ignores it.
         items: an item table: a path or an Arrow-compatible table with a key column. Its columns
-            filter recommendations and come back with them.
+            filter recommendations and come back with them. MovieLens' u.item and movies.dat are
+            known.
+        item_columns: the names of the columns of an item table in a text file without header.
         users: a user table, by the same rules.
         keep: further columns to carry along in `extra`. Columns called test, split or fold always
             are.
@@ -91,9 +96,12 @@ def read(
     else:
         log, found = _from_columns(open_source(source, separator, encoding), wanted, keep, bad_rows)
     log = log.deduplicate(duplicates)
+    if item_columns is not None and items is None:
+        raise DataError("read: item_columns has no item table to name. Pass items=... too.")
+    names = {"item": item_columns, "user": None}
     for what, table, column in (("item", items, item), ("user", users, user)):
         if table is not None:
-            opened = open_source(table, separator, encoding)
+            opened = open_table(table, separator, encoding, names[what])
             log, note = attach(log, what, opened, column, bad_rows)
             found += f"; {note}"
     size = f"{len(log):,} rows, {log.num_users:,} users, {log.num_items:,} items"

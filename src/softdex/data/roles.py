@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from softdex.data.numbers import is_time
-from softdex.data.sources import Source
+from softdex.data.sources import Source, with_layouts
 from softdex.errors import DataError, did_you_mean, first_few
 
 USUAL_NAMES = {  # in lower case, without punctuation; the most usual first
@@ -34,7 +33,7 @@ def find_columns(
     for role, name in given.items():
         if list(given.values()).count(name) > 1:
             raise DataError(f"read: column {name!r} has two roles, one is {role}. Name another.")
-    headerless = bool(source.text) and not source.text[0].has_header
+    headerless = any(not layout.has_header for layout in source.layouts[:1])
     guess = _guess_by_position(source) if headerless else {}
     roles = {role: [name] for role, name in given.items()}
     for role in (r for r, c in wanted.items() if c is None):
@@ -102,10 +101,9 @@ def first_line_as_data(source: Source) -> Source:
     no number and the lines below it do.
     """
     usual = any(_usual(source.names, role) for role in USUAL_NAMES)
-    if not source.text or usual or source.text[0].has_numbers():
+    if not source.layouts or usual or source.layouts[0].has_numbers():
         return source
-    text = [layout.without_header() for layout in source.text]
-    return replace(source, names=text[0].names, text=text)
+    return with_layouts(source, [layout.without_header() for layout in source.layouts])
 
 
 def _simplified(name: str) -> str:
@@ -147,7 +145,7 @@ def _guess_by_position(source: Source) -> dict[str, str]:
     times = _times(source, source.names[2:])
     if not times:
         try:
-            last = [float(row[-1]) for row in source.text[0].sample if len(row) == width]
+            last = [float(row[-1]) for row in source.layouts[0].sample if len(row) == width]
         except ValueError:
             return {}
         times = source.names[-1:] if min(last) >= 1e8 else []
@@ -164,8 +162,8 @@ def _missing(source: Source, missing: list[str], headerless: bool) -> str:
     what = " and no ".join(f"{r} column" for r in missing)
     names = [n if n.isprintable() and len(n) < 40 else repr(n[:40]) for n in source.names]
     text = f"read: {source.label} has no {what} among {first_few(names, 12) or 'no columns'}. "
-    if any("\ufffd" in name for name in names):
-        text += f"Its first line is not {source.text[0].encoding}: is it a text table? "
+    if source.layouts and any("\ufffd" in name for name in names):
+        text += f"Its first line is not {source.layouts[0].encoding}: is it a text table? "
     if headerless:
         return (
             text + "It has no header: give column numbers, e.g. read(path, user=0, item=1, time=3)."
@@ -179,4 +177,4 @@ def _missing(source: Source, missing: list[str], headerless: bool) -> str:
         )
     text += f"Name them: read(path, {fix})."
     number = " If the first line is data, give column numbers: user=0, item=1."
-    return text + (number if source.text else "")
+    return text + (number if source.layouts else "")

@@ -11,7 +11,18 @@ from torch import Tensor, nn
 
 from softdex.data.ragged import Ragged
 from softdex.errors import SoftdexError
-from softdex.shapes import FLOATS, INTS, LONGS, Layout, Sizes, Tensors, check_lists, shapes_suffice
+from softdex.shapes import (
+    FLOATS,
+    INTS,
+    LONGS,
+    Layout,
+    Sizes,
+    Tensors,
+    check_lists,
+    check_made,
+    most_of,
+    shapes_suffice,
+)
 
 
 @final
@@ -76,8 +87,9 @@ class Neighbours(nn.Module):
 
     @staticmethod
     def check(tensors: Tensors, sizes: Sizes) -> None:
-        """Refuse lists that point outside."""
+        """Refuse lists that point outside, and values whose sums could overflow."""
         check_lists("encoder", tensors["indptr"], tensors["indices"], sizes["I"], sizes["I"])
+        check_made("the encoder", most_of(tensors["values"]))
 
     def forward(
         self,

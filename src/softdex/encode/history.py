@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from softdex.data.ragged import Ragged
 from softdex.encode.table import Table, table_of
-from softdex.shapes import FLOATS, LONGS, Layout, Sizes, Tensors, arguments, kept
+from softdex.shapes import FLOATS, LONGS, Layout, Sizes, Tensors, arguments, kept, moderate
 
 
 def padded(history: Ragged, length: int) -> Tensor:
@@ -28,7 +28,8 @@ def latest(history: Ragged, most: int) -> Tensor:
 
 
 def reads_something(tensors: Tensors, sizes: Sizes) -> None:
-    """Refuse an encoder that reads no item of a history."""
+    """Refuse an encoder that reads no item of a history, and numbers that could overflow."""
+    moderate(tensors, sizes)
     if int(tensors["length"]) < 1:
         raise ValueError("the encoder's length is below 1")
 

@@ -16,7 +16,20 @@ from torch.nn.functional import gelu, layer_norm, relu, scaled_dot_product_atten
 from softdex.data.ragged import Ragged
 from softdex.encode.history import latest, reads_something
 from softdex.encode.table import Table
-from softdex.shapes import FLOATS, LONGS, Layout, Sizes, Tensors, arguments, kept
+from softdex.shapes import (
+    FLOATS,
+    LONGS,
+    MOST,
+    Layout,
+    Sizes,
+    Tensors,
+    arguments,
+    check_made,
+    kept,
+    moderate,
+    most_of,
+    most_through,
+)
 
 
 def at_the_end(states: Tensor, ids: Tensor) -> Tensor:
@@ -104,6 +117,18 @@ class Sequence(nn.Module):
         good = heads > 0 and dim % heads == 0 and three == 3 * dim and len(tensors["positions"]) > 0
         if not good or len(tensors["norm"]) != 2 * layers + 1:
             raise ValueError("the encoder's heads, positions, widths or norms do not fit together")
+        moderate(tensors, sizes)
+        x = MOST + most_of(tensors["positions"])
+        for layer in range(layers):
+            (scale, shift), (later, more) = tensors["norm"][2 * layer : 2 * layer + 2]
+            normed = dim**0.5 * most_of(scale) + most_of(shift)
+            met = most_through(normed, tensors["attend"][layer], tensors["attend_bias"][layer])
+            mixed = most_through(met, tensors["mix"][layer], tensors["mix_bias"][layer])
+            normed = dim**0.5 * most_of(later) + most_of(more)
+            wide = most_through(normed, tensors["widen"][layer], tensors["widen_bias"][layer])
+            narrow = most_through(wide, tensors["narrow"][layer], tensors["narrow_bias"][layer])
+            x += mixed + narrow
+            check_made("the encoder", met, wide, x)
 
     def forward(
         self,
@@ -185,7 +210,6 @@ class Dnn(nn.Module):
     reads_history = True
     answers_strangers = False
     history_first = False
-    check = staticmethod(reads_something)
     length: Tensor
 
     def __init__(
@@ -206,6 +230,15 @@ class Dnn(nn.Module):
         self.register_buffer("length", length)
         self.items, self.most = items, int(length)
         self.query_bytes = 4 * (self.most * items.dim + first.shape[1] + second.shape[1])
+
+    @staticmethod
+    def check(tensors: Tensors, sizes: Sizes) -> None:
+        """Refuse an encoder that reads nothing, and layers whose numbers could overflow."""
+        reads_something(tensors, sizes)
+        x = MOST
+        for layer in ("first", "second", "third"):
+            x = most_through(x, tensors[layer], tensors[f"{layer}_bias"])
+            check_made("the encoder", x)
 
     def forward(
         self,

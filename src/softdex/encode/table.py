@@ -16,7 +16,7 @@ from softdex.encode.learned import Learned, Lookup
 from softdex.encode.version import Version, version_of
 from softdex.errors import ShapeError
 from softdex.kernels.dispatch import fused_for
-from softdex.shapes import FLOATS, Layout, shapes_suffice
+from softdex.shapes import FLOATS, Layout, moderate
 
 
 class Touched(NamedTuple):
@@ -201,7 +201,7 @@ class Users(nn.Module):
     reads_history = False
     answers_strangers = False
     history_first = False
-    check = staticmethod(shapes_suffice)
+    check = staticmethod(moderate)
 
     def __init__(self, vectors: Tensor | nn.Module) -> None:
         super().__init__()

@@ -11,7 +11,17 @@ from torch.nn.functional import embedding_bag, pad
 
 from softdex.data.ragged import Ragged
 from softdex.encode.table import Table
-from softdex.shapes import FLOATS, Layout, arguments, kept, shapes_suffice
+from softdex.shapes import (
+    FLOATS,
+    Layout,
+    Sizes,
+    Tensors,
+    arguments,
+    check_made,
+    kept,
+    moderate,
+    most_through,
+)
 
 
 @final
@@ -43,7 +53,6 @@ class Vae(nn.Module):
     reads_history = True
     answers_strangers = False
     history_first = False
-    check = staticmethod(shapes_suffice)
     steps: Tensor
 
     def __init__(
@@ -66,6 +75,14 @@ class Vae(nn.Module):
         self.dropout, self.beta, self.anneal = dropout, beta, anneal
         self.register_buffer("steps", torch.zeros(()))
         self.query_bytes = 4 * (self.bag.dim + out.shape[1])
+
+    @staticmethod
+    def check(tensors: Tensors, sizes: Sizes) -> None:
+        """Refuse layers whose numbers could overflow."""
+        moderate(tensors, sizes)
+        latent = most_through(1.0, tensors["mix"], tensors["mix_bias"])
+        made = most_through(latent, tensors["out"], tensors["out_bias"])
+        check_made("the encoder", latent, made)
 
     def forward(
         self,

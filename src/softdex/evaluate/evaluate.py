@@ -10,13 +10,15 @@ import numpy as np
 from softdex.data.holdout import Holdout
 from softdex.data.ragged import Ragged
 from softdex.errors import SoftdexError, choose
-from softdex.evaluate.metrics import CONVENTIONS, overlap, user_metrics
+from softdex.evaluate.metrics import CONVENTIONS, METRICS, overlap, user_metrics
 from softdex.evaluate.result import Result
 from softdex.machine import parse_bytes
 from softdex.messages import progress
 from softdex.options import check, kinds
 
 WORDS = {**CONVENTIONS, "index": ("served", "exact", "both")}
+OF_MODELS = {"leak": ("refuse", "allow"), "known_users": ("history", "trained")}
+REPORTED = (*METRICS, "coverage")
 
 MOST_K = 1000  # cut-offs up to here are fine in smaller catalogues, too
 
@@ -34,6 +36,8 @@ def evaluate(
     empty: str | None = None,
     repeats: str | None = None,
     ideal: str | None = None,
+    metrics: str | Sequence[str] | None = None,
+    notes: Sequence[str] = (),
     batch: int = 1024,
 ) -> Result:
     """Rank all items for every user of a holdout and return mean metrics.
@@ -49,12 +53,15 @@ def evaluate(
         repeats: `once` counts distinct targets in recall's denominator, `count` every occurrence.
         ideal: `truncated` normalises NDCG and MAP by min(k, number of targets), `full` by the
             number of targets.
+        metrics: one name, or several: precision, recall, f, ndcg, mrr, map, hit, coverage. None
+            reports all.
+        notes: warnings that the result carries.
         batch: users ranked at a time.
     `empty`, `repeats` and `ideal` default to the holdout's protocol, else to the first value named.
     """
     given = {"empty": empty, "repeats": repeats, "ideal": ideal}
     chosen = [k] if isinstance(k, int) else list(k)
-    check_rules({"k": chosen, "index": index, **given}, len(holdout.item_keys))
+    check_rules({"k": chosen, "index": index, "metrics": metrics, **given}, len(holdout.item_keys))
     cutoffs = tuple(sorted({int(c) for c in chosen}))
     rules = {
         name: given[name] or holdout.conventions.get(name, known[0])
@@ -72,20 +79,39 @@ def evaluate(
         exact = search(part, cutoffs[-1], True) if index == "both" else None
         tally.add(part, lists, exact)
     users, lengths = holdout.users[rows], holdout.history.lengths[rows]
+    wanted = REPORTED if metrics is None else as_names(metrics)
     means, per_user = tally.finish()
+    kept = {name for name in means if _metric(name) in (*wanted, "overlap")}
+    means = {name: value for name, value in means.items() if name in kept}
+    per_user = {name: values for name, values in per_user.items() if name in kept}
     return Result(
-        means, per_user, users, holdout.card, rules, cutoffs, lengths,
-        item_counts, tally.item_targets, tally.item_hits,
+        means, per_user, users, holdout.card.noted(notes), rules, cutoffs, lengths,
+        item_counts, tally.item_targets, tally.item_hits, holdout.user_keys, tuple(notes),
     )  # fmt: skip
 
 
+def as_names(metrics: str | Sequence[str]) -> list[str]:
+    """Return names of metrics as a list; one name may stand alone."""
+    return [metrics] if isinstance(metrics, str) else list(metrics)
+
+
+def _metric(name: str) -> str:
+    """Return the metric in a name such as "exact recall@20"."""
+    return name.removeprefix("exact ").partition("@")[0]
+
+
 def check_rules(given: Mapping[str, Any], num_items: int | None = None) -> None:
-    """Refuse arguments of `evaluate`, and `max_memory`, that make no sense, before any work."""
-    known = {name: kind for name, kind in kinds(evaluate).items() if name in ("k", *WORDS)}
-    check("evaluate", known | {"max_memory": int | str}, given)
-    for name, words in WORDS.items():
+    """Refuse arguments of `Retriever.evaluate` that make no sense, before any work."""
+    known = {
+        name: kind for name, kind in kinds(evaluate).items() if name in ("k", "metrics", *WORDS)
+    }
+    known |= dict.fromkeys(OF_MODELS, str) | {"max_memory": int | str}
+    check("evaluate", known, given)
+    for name, words in (WORDS | OF_MODELS).items():
         if given.get(name) is not None:
             choose("evaluate", f"value of {name}", given[name], words)
+    for name in as_names(given.get("metrics") or ()):
+        choose("evaluate", "metric", name, REPORTED)
     cutoffs = given.get("k", 1)
     cutoffs = list(cutoffs) if isinstance(cutoffs, Sequence) else [cutoffs]
     if not cutoffs or min(cutoffs) < 1:

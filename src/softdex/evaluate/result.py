@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
+import pyarrow as pa
 
-from softdex.data.holdout import Card
+from softdex.data.arrow import to_pandas
+from softdex.data.card import Card
+from softdex.data.expect import expect
+from softdex.data.keys import Keys
 from softdex.errors import SoftdexError, UnknownName, choose, did_you_mean
 from softdex.evaluate.metrics import METRICS
 from softdex.tables import Rows, render
@@ -28,6 +33,8 @@ class Result(Mapping[str, float]):
         card: the protocol card of the split.
         conventions: how empty users, repeated targets and the ideal list were treated.
         cutoffs: the list lengths evaluated, ascending.
+        user_keys: the keys of all users.
+        notes: warnings about these metrics, which the card has among its notes.
     """
 
     means: dict[str, float]
@@ -40,6 +47,8 @@ class Result(Mapping[str, float]):
     item_counts: np.ndarray = field(repr=False)
     item_targets: np.ndarray = field(repr=False)
     item_hits: dict[int, np.ndarray] = field(repr=False)
+    user_keys: Keys = field(repr=False)
+    notes: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> float:
         try:
@@ -59,18 +68,32 @@ class Result(Mapping[str, float]):
         return 20 if 20 in self.cutoffs else self.cutoffs[len(self.cutoffs) // 2]
 
     def standard_error(self, name: str) -> float:
-        """Return the standard error of a mean over users; NaN for metrics that are not means."""
-        values = self.per_user.get(name)
-        if values is None or len(values) < 2:
+        """Return the standard error of a mean over users; NaN for metrics that are not means.
+
+        Where a user is asked several times (`split.next_item`), users are drawn, not questions.
+        """
+        values, (place, count) = self.per_user.get(name), self._asked
+        if values is None or count < 2:
             return math.nan
-        return float(values.std(ddof=1) / math.sqrt(len(values)))
+        if count == len(values):
+            return float(values.std(ddof=1) / math.sqrt(count))
+        gaps = np.bincount(place, values - values.mean(dtype=np.float64))
+        return float(math.sqrt(count / (count - 1) * (gaps**2).sum()) / len(values))
+
+    @cached_property
+    def _asked(self) -> tuple[np.ndarray, int]:
+        """The place of each row's user among the users asked, and their number."""
+        users, place = np.unique(self.users, return_inverse=True)
+        return place, len(users)
 
     def __str__(self) -> str:
         names = list(dict.fromkeys(name.split("@")[0] for name in self))
         header = ["", *(f"@{k}" for k in self.cutoffs)]
-        rows = [[name, *(self.shown(f"{name}@{k}") for k in self.cutoffs)] for name in names]
-        title = f"{len(self.users):,} users, {self.card.name} split {self.card.sha256[:8]}"
-        return render(title, header, rows)
+        lines = [[name, *(self.shown(f"{name}@{k}") for k in self.cutoffs)] for name in names]
+        rows, count = len(self.users), self._asked[1]
+        who = f"{count:,} users" if count == rows else f"{count:,} users asked {rows:,} times"
+        title = f"{who}, {self.card.name} split {self.card.sha256[:8]}"
+        return "\n".join([render(title, header, lines), *(f"note: {note}" for note in self.notes)])
 
     __repr__ = __str__
 
@@ -80,12 +103,43 @@ class Result(Mapping[str, float]):
         tail = "" if math.isnan(error) else f" ±{error:.4f}"
         return f"{self.means[name]:.4f}{tail}" if name in self.means else ""
 
+    def noted(self, notes: Sequence[str]) -> Result:
+        """Return this result with further notes on its card, which are not printed with it."""
+        return replace(self, card=self.card.noted(notes))
+
+    def to_arrow(self, *, per_user: bool = False) -> pa.Table:
+        """Return an Arrow table: a row per metric and cut-off, or per user and a column per metric.
+
+        Args:
+            per_user: the values behind each mean, beside the user's key.
+        """
+        if per_user:
+            columns = {"user": self.user_keys.take(self.users)}
+            return pa.table(columns | {name: pa.array(v) for name, v in self.per_user.items()})
+        errors = [self.standard_error(name) for name in self]
+        table = {
+            "metric": [name.partition("@")[0] for name in self],
+            "k": pa.array([int(name.partition("@")[2]) for name in self], pa.int32()),
+            "value": [float(value) for value in self.values()],
+            "standard_error": [None if math.isnan(error) else error for error in errors],
+        }
+        return pa.table(table)
+
+    def to_pandas(self, *, per_user: bool = False) -> Any:
+        """Return `to_arrow` as a pandas data frame.
+
+        Args:
+            per_user: as in `to_arrow`.
+        """
+        return to_pandas("Result.to_pandas", self.to_arrow(per_user=per_user))
+
     def compare(self, other: Result, *, samples: int = 1000, seed: int = 0) -> Rows:
         """Estimate by paired bootstrap over users how far this result lies above another.
 
         Both results must come from the same split. Returns one row per metric: the `difference` of
         the means, the bounds `low` and `high` of its 95 % interval, and a two-sided `p`.
         """
+        expect(Result, "compare", other)
         if self.card.sha256 != other.card.sha256 or not np.array_equal(self.users, other.users):
             raise SoftdexError(
                 "compare: expected results of the same users and split. Evaluate both models on "
@@ -94,13 +148,11 @@ class Result(Mapping[str, float]):
         names = [n for n in self.per_user if n in other.per_user]
         gaps = np.stack([self.per_user[n] - other.per_user[n] for n in names]).astype(np.float64)
         generator = np.random.default_rng(seed)
-        n = gaps.shape[1]
-        means = np.stack(
-            [
-                gaps @ np.bincount(generator.integers(n, size=n), minlength=n) / n
-                for _ in range(samples)
-            ]
-        )
+        place, n = self._asked
+        means = np.empty((samples, len(names)))
+        for sample in means:
+            times = np.bincount(generator.integers(n, size=n), minlength=n)[place]
+            sample[:] = gaps @ times / times.sum()
         low, high = np.quantile(means, (0.025, 0.975), axis=0)
         tail = np.minimum((means <= 0).mean(0), (means >= 0).mean(0))
         p = np.minimum(1.0, 2 * np.maximum(tail, 1 / samples))

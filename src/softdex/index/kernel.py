@@ -15,7 +15,18 @@ from softdex.index import methods
 from softdex.index.contract import Draws, edited, reordered
 from softdex.index.flat import exact_search
 from softdex.score.contract import Product
-from softdex.shapes import DOUBLES, FLAGS, FLOATS, LONGS, Layout, Sizes, Tensors
+from softdex.shapes import (
+    DOUBLES,
+    FLAGS,
+    FLOATS,
+    LONGS,
+    MOST,
+    Layout,
+    Sizes,
+    Tensors,
+    check_made,
+    most_of,
+)
 
 GATHER = 24  # fetching one item's vector costs about as much as scoring this many in a row
 CELLS = 2**24  # numbers that a tile of draws may hold
@@ -83,8 +94,11 @@ class Kernel:
 
     @staticmethod
     def check(tensors: Tensors, sizes: Sizes, scorer: Any) -> None:
-        """Refuse an index without vectors or without a living item."""
+        """Refuse an index without vectors or without a living item, and masses that overflow."""
         methods.check(tensors, sizes, scorer)
+        check_made("the index", most_of(tensors["gram"]))
+        if not 0 <= float(tensors["alpha"]) <= MOST or int(tensors["block"]) < 1:
+            raise ValueError("the index's alpha or block does not exist")
         if not scorer.is_product:
             raise ValueError("the index draws by item vectors, and the scorer has none")
 

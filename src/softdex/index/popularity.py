@@ -12,7 +12,9 @@ from softdex.index import methods
 from softdex.index.contract import Draws
 from softdex.index.flat import exact_search
 from softdex.score.contract import Scorer
-from softdex.shapes import DOUBLES, FLAGS, LONGS, Layout
+from softdex.shapes import DOUBLES, FLAGS, LONGS, MOST, Layout, Sizes, Tensors
+
+MOST_POWER = 10  # of a count
 
 
 @final
@@ -39,7 +41,7 @@ class Popularity:
     searches = False
     score, search, tune, vectors = methods.score, exact_search, methods.tune, methods.vectors
     refit, insert, delete = methods.refit, methods.insert, methods.delete
-    check, over, to = staticmethod(methods.check), methods.over, methods.to
+    over, to = methods.over, methods.to
 
     def __init__(
         self,
@@ -63,6 +65,14 @@ class Popularity:
         self._cdf = weight.cumsum(0)
         self._logq = (weight.log() - self._cdf[-1].log()).float()
         self._last = self.alive.nonzero()[-1, 0]
+
+    @staticmethod
+    def check(tensors: Tensors, sizes: Sizes, scorer: Any) -> None:
+        """Refuse a law that gives an item no finite probability, and one without a living item."""
+        methods.check(tensors, sizes, scorer)
+        power, smooth = float(tensors["power"]), float(tensors["smooth"])
+        if not (0 <= power <= MOST_POWER and 1 / MOST <= smooth <= MOST):
+            raise ValueError(f"no law of popularity has power={power} and smooth={smooth}")
 
     def sample(
         self, query: Any, n: int, *, generator: torch.Generator | None = None, shared: bool = False

@@ -6,29 +6,29 @@ Shapes: B users or items asked about, K places per list, I items.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
-from torch import Tensor
 
-from softdex.data.holdout import Holdout
 from softdex.data.keys import as_list, find
 from softdex.data.ragged import Ragged
-from softdex.encode.contract import Encoder
 from softdex.errors import SoftdexError
-from softdex.evaluate.evaluate import Search
-from softdex.files import write_atomically
-from softdex.index.contract import MAX_MEMORY, Filter, Hits, Index
+from softdex.index.contract import MAX_MEMORY, Filter, Hits
 from softdex.index.flat import Flat
-from softdex.model.asking import Asked, batch_size, blocks, query, query_of, whole
-from softdex.model.filter import allowed, check_columns
+from softdex.machine import parse_bytes
+from softdex.messages import progress, say
+from softdex.model.asking import Asked, batch_size, blocks, everybody, query_of, who
+from softdex.model.at_most import best
+from softdex.model.empty import why_empty
+from softdex.model.recommendations import Recommendations
+from softdex.model.rules import Rules
+from softdex.model.wanted import Wanted, wanted
 from softdex.score.counting import Constant
 from softdex.score.product import Cosine
+from softdex.table_files import check_table_file, save_tables
 
 if TYPE_CHECKING:
     from softdex.model.retriever import Retriever
@@ -43,48 +43,71 @@ class KnowsLikeness(Protocol):
         ...
 
 
-class Wanted(NamedTuple):
-    """The lists that are asked for.
-
-    Attributes:
-        k: length of a list.
-        allow: mask over items (I,), or None.
-        columns: item columns to add to the table.
-        exclude_seen: whether to exclude the items of the history.
-        max_memory: bytes of scores held at a time.
-    """
-
-    k: int
-    allow: Tensor | None
-    columns: list[str]
-    exclude_seen: bool = True
-    max_memory: int = MAX_MEMORY
-
-
-def wanted(
+def recommend(
     model: Retriever,
-    method: str,
+    users: Any,
     k: Any,
+    history: Any,
+    rules: Rules,
     columns: Any,
-    allow: Any,
-    deny: Any,
-    where: Any,
-    exclude_seen: bool = True,
-    max_memory: int = MAX_MEMORY,
-) -> Wanted:
-    """Check the arguments that `recommend`, `recommend_all` and `similar` share.
+    unknown: str,
+    max_memory: int | str,
+) -> Recommendations:
+    """Return the lists of users; see `Retriever.recommend`."""
+    method, limit = "recommend", parse_bytes(max_memory)
+    asked = who(model, method, users, history, unknown)
+    like = wanted(model, method, k, columns, rules, asked, limit)
+    found = pa.concat_tables(tables(model, asked, parts_of(model, asked, like), like))
+    if not len(found):
+        say(why_empty(model, method, rules, like, asked))
+    return Recommendations(found)
 
-    `method` is the one called, named in errors.
-    """
-    columns = check_columns(model.item_table, columns, method)
-    k = min(whole(method, k), len(model.items))
-    mask = allowed(model.items, model.item_table, allow, deny, where, method)
-    return Wanted(k, mask, columns, exclude_seen, max_memory)
+
+def recommend_all(
+    model: Retriever,
+    path: Path,
+    k: Any,
+    users: Any,
+    rules: Rules,
+    columns: Any,
+    unknown: str,
+    max_memory: int | str,
+) -> int:
+    """Write the lists of all users, or of some; see `Retriever.recommend_all`."""
+    method, limit = "recommend_all", parse_bytes(max_memory)
+    check_table_file(path, method)
+    asked = (
+        everybody(model, method, unknown)
+        if users is None
+        else who(model, method, users, None, unknown)
+    )
+    like = wanted(model, method, k, columns, rules, asked, limit)
+    parts = parts_of(model, asked, like)
+    shown = progress(parts, "recommending", len(parts))
+    rows = save_tables(path, tables(model, asked, shown, like))
+    if not rows:
+        say(why_empty(model, method, rules, like, asked))
+    elif asked.strangers.any():
+        count = int(asked.strangers.sum())
+        users = f"{count:,} of {len(asked.rows):,} users"
+        say(f"{method}: {users} without events in training: they get the most popular items")
+    return rows
+
+
+def similar(model: Retriever, items: Any, k: Any, rules: Rules, columns: Any) -> Recommendations:
+    """Return the lists of items; see `Retriever.similar`."""
+    like = wanted(model, "similar", k, columns, rules, None)
+    rows = find(model.items, as_list(items), "similar", "items")
+    found = pa.concat_tables(_similar(model, rows, like))
+    if not len(found):
+        say(why_empty(model, "similar", rules, like, None))
+    return Recommendations(found)
 
 
 def parts_of(model: Retriever, asked: Asked, like: Wanted) -> list[np.ndarray]:
     """Divide the users asked about into blocks, each for one search within `max_memory`."""
-    return blocks(len(asked.rows), batch_size(model.encoder, like.max_memory, like.k))
+    size = batch_size(model.encoder, like.max_memory, like.k, like.bytes_per_user)
+    return blocks(len(asked.rows), size)
 
 
 def tables(
@@ -93,9 +116,16 @@ def tables(
     """Yield one table per block of users: user, rank, item, score, columns..."""
     for part in parts:
         history = asked.history.take(part)
-        filter = Filter(history if like.exclude_seen else None, like.allow)
-        hits = search(model, asked.rows[part], history, like.k, filter, like.max_memory)
-        hits = _with_popular(model, hits, asked.strangers[part], like)
+        filter = like.filter(part, history, len(model.items))
+
+        def found(
+            rows: np.ndarray, k: int, filter: Filter, part: Any = part, history: Ragged = history
+        ) -> Hits:
+            users = asked.rows[part[rows]]
+            return search(model, users, history.take(rows), k, filter, like.max_memory)
+
+        hits = best(found, len(part), like.k, filter, like.limits)
+        hits = _with_popular(model, hits, asked.strangers[part], filter, like)
         yield _table(model, "user", asked.names.take(pa.array(part)), hits, like.columns)
 
 
@@ -112,71 +142,41 @@ def search(
     return model.index.search(asked, k, filter=filter, max_memory=max_memory)
 
 
-def searcher(
-    encoder: Encoder,
-    index: Index,
-    seen: Ragged,
-    *,
-    by_features: bool = False,
-    max_memory: int = MAX_MEMORY,
-) -> Search:
-    """Return a search for `softdex.evaluate`, of an encoder and an index that may be in training.
-
-    Args:
-        encoder, index: parts to measure, as they are at each search.
-        seen: training events per user.
-        by_features: whether users have vectors by their features.
-        max_memory: bytes of scores held at a time.
-    """
-
-    def found(part: Holdout, k: int, exact: bool) -> np.ndarray:
-        asked = query(encoder, seen, part.users, part.history, by_features=by_features)
-        filter, effort = Filter(part.masked), np.inf if exact else None
-        hits = index.search(asked, k, filter=filter, effort=effort, max_memory=max_memory)
-        return hits.ids.cpu().numpy()
-
-    return found
-
-
-def similar(model: Retriever, items: Any, like: Wanted) -> Iterator[pa.Table]:
-    """Yield one table per block of items: item, rank, similar, score, columns..."""
-    rows = find(model.items, as_list(items), "similar", "items")
-    for part in blocks(len(rows), batch_size(model.encoder, like.max_memory, like.k)):
-        asked = rows[part]
-        itself = Ragged(np.arange(len(asked) + 1), asked)
-        hits = _alike(model, asked, like.k, Filter(itself, like.allow))
-        yield _table(model, "item", model.items.take(asked), hits, like.columns, found="similar")
-
-
-def to_parquet(tables: Iterator[pa.Table], path: str | Path) -> int:
-    """Stream tables, at least one, into a Parquet file; return the number of rows."""
-    count = 0
-
-    def fill(file: Any) -> None:
-        nonlocal count
-        first = next(tables)
-        with pq.ParquetWriter(file, first.schema) as writer:
-            for table in chain([first], tables):
-                writer.write_table(table)
-                count += table.num_rows
-
-    write_atomically(Path(path), fill)
-    return count
-
-
 # inside ------------------------------------------------------------------------------------------
 
 
-def _with_popular(model: Retriever, hits: Hits, strangers: np.ndarray, like: Wanted) -> Hits:
-    """Replace the lists of strangers by the most popular items."""
-    if not strangers.any():
+def _similar(model: Retriever, rows: np.ndarray, like: Wanted) -> Iterator[pa.Table]:
+    """Yield one table per block of items: item, rank, similar, score, columns..."""
+    for part in blocks(len(rows), batch_size(model.encoder, like.max_memory, like.k)):
+        asked = rows[part]
+        itself = Ragged(np.arange(len(asked) + 1), asked)
+
+        def found(at: np.ndarray, k: int, filter: Filter, asked: np.ndarray = asked) -> Hits:
+            return _alike(model, asked[at], k, filter)
+
+        hits = best(found, len(asked), like.k, Filter(itself, like.mask), like.limits)
+        yield _table(model, "item", model.items.take(asked), hits, like.columns, found="similar")
+
+
+def _with_popular(
+    model: Retriever, hits: Hits, strangers: np.ndarray, filter: Filter, like: Wanted
+) -> Hits:
+    """Replace the lists of strangers by the most popular items; one search where rules are not per
+    user."""
+    places = np.flatnonzero(strangers)
+    if not len(places):
         return hits
+    alike = like.only is None and like.never is None
     counts = Constant(torch.from_numpy(model.item_counts.astype(np.float32)))
-    popular = Flat(counts, model.index.alive.cpu()).search(
-        torch.empty(1, 0), like.k, filter=Filter(None, like.allow)
-    )
+    popular = Flat(counts, model.index.alive.cpu())
+
+    def found(rows: np.ndarray, k: int, filter: Filter) -> Hits:
+        return popular.search(torch.empty(len(rows), 0), k, filter=filter)
+
+    mine = filter.take(places[:1] if alike else places)
+    lists = best(found, 1 if alike else len(places), like.k, mine, like.limits)
     ids, scores = hits.ids.cpu().clone(), hits.scores.cpu().clone()
-    ids[strangers], scores[strangers] = popular
+    ids[places], scores[places] = lists.ids, lists.scores
     return Hits(ids, scores)
 
 

@@ -5,7 +5,7 @@ A stranger is a user of whom the encoder has learned nothing. Shapes: B users.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from softdex.data.expect import expect
 from softdex.data.holdout import Holdout
 from softdex.data.keys import Keys, as_list, find
 from softdex.data.ragged import Ragged, empty, offsets
 from softdex.encode.contract import Encoder
-from softdex.errors import DataError, SoftdexError
+from softdex.errors import DataError, SoftdexError, choose, in_number
 
 if TYPE_CHECKING:
     from softdex.model.parts import Known
@@ -34,16 +35,23 @@ class Asked(NamedTuple):
         rows: rows of the training log (B,), -1 for strangers.
         history: item rows per user, oldest first.
         strangers: who gets the most popular items instead, (B,).
+        places: place of each user in the request (B,).
+        given: number of users in the request, skipped ones included.
+        named: whether names are keys of users.
     """
 
     names: pa.Array
     rows: np.ndarray
     history: Ragged
     strangers: np.ndarray
+    places: np.ndarray
+    given: int
+    named: bool = True
 
 
 def who(model: Retriever, where: str, users: Any, history: Any, unknown: str = "error") -> Asked:
     """Find users by key, by history, or both; see `Retriever.recommend`."""
+    _check_rule(where, unknown)
     if users is None and history is None:
         raise SoftdexError(f"{where}: expected users, or history=[[item, ...], ...].")
     if history is None:
@@ -55,11 +63,10 @@ def who(model: Retriever, where: str, users: Any, history: Any, unknown: str = "
     return asked._replace(strangers=asked.strangers | (asked.history.lengths == 0))
 
 
-def everybody(model: Retriever) -> Asked:
+def everybody(model: Retriever, where: str, unknown: str = "error") -> Asked:
     """Ask about every user of a model."""
-    rows = np.arange(len(model.users))
-    strangers = ~trained(model.encoder, model.seen, rows, by_features=_by_features(model))
-    return Asked(model.users.all(), rows, model.seen, strangers)
+    _check_rule(where, unknown)
+    return _in_training(model, where, np.arange(len(model.users)), model.users.all(), unknown)
 
 
 def trained(
@@ -88,11 +95,7 @@ def check(
     by_features: bool = False,
 ) -> None:
     """Refuse what is no holdout, is of another log, or has users that cannot be served."""
-    if not isinstance(holdout, Holdout):
-        raise DataError(
-            f"{where}: expected a holdout made by a split, got {type(holdout).__name__}. "
-            "Split the log: train, valid, test = sdx.split.per_user(log)."
-        )
+    expect(Holdout, where, holdout)
     if (holdout.user_keys, holdout.item_keys) != (known.users, known.items):
         raise DataError(
             f"{where}: the holdout is of another log (its users or items differ from the "
@@ -141,14 +144,26 @@ def query_of(model: Retriever, users: np.ndarray, history: Ragged) -> Any:
     return query(model.encoder, model.seen, users, history, by_features=by_features)
 
 
-def batch_size(encoder: Encoder, max_memory: int, k: int) -> int:
-    """Return how many users to search at a time: queries and hits, with copies, fit the memory."""
-    return int(np.clip(max_memory // (2 * encoder.query_bytes + 32 * k), 1, BATCH))
+def batch_size(encoder: Encoder, max_memory: int, k: int, more: int = 0) -> int:
+    """Return how many users to search at a time: queries and hits, with copies, fit the memory.
+
+    Args:
+        encoder: makes the queries.
+        max_memory: bytes held at a time.
+        k: length of a list.
+        more: further bytes per user.
+    """
+    return int(np.clip(max_memory // (2 * encoder.query_bytes + 32 * k + more), 1, BATCH))
 
 
 def blocks(n: int, size: int) -> list[np.ndarray]:
     """Divide the numbers from 0 to n - 1 into blocks of up to `size`; at least one block."""
     return [np.arange(start, min(start + size, n)) for start in range(0, max(n, 1), size)]
+
+
+def is_list(cell: Any) -> bool:
+    """Return whether a value is a list of keys, not a key."""
+    return isinstance(cell, Iterable) and not isinstance(cell, (str, bytes, Mapping))
 
 
 def whole(where: str, k: Any) -> int:
@@ -168,6 +183,15 @@ def _by_features(model: Retriever) -> bool:
 def _by_key(model: Retriever, where: str, keys: Any, unknown: str) -> Asked:
     """Find users by key; their histories are their training events."""
     rows = find(model.users, keys, where, "users", known=unknown == "error")
+    return _in_training(model, where, rows, keys, unknown)
+
+
+def _check_rule(where: str, unknown: str) -> None:
+    choose(where, "rule for unknown users", unknown, ("error", "popular", "skip"))
+
+
+def _in_training(model: Retriever, where: str, rows: np.ndarray, keys: Any, unknown: str) -> Asked:
+    """Ask about the users in these rows of the training log, -1 for unknown ones."""
     known = trained(model.encoder, model.seen, rows, by_features=_by_features(model))
     rows = np.where(known, rows, -1)
     if unknown == "error" and not known.all():
@@ -176,13 +200,17 @@ def _by_key(model: Retriever, where: str, keys: Any, unknown: str) -> Asked:
             f"{where}: user {key!r} has no event in training, and {model.recipe} cannot serve "
             "users without events. recommend() takes unknown='popular' or unknown='skip'."
         )
+    given, places = len(rows), np.arange(len(rows))
     if unknown == "skip":
-        rows = rows[rows >= 0]
+        places = np.flatnonzero(rows >= 0)
+        rows = rows[places]
     if (rows >= 0).all():
-        return Asked(model.users.take(rows), rows, model.seen.take(rows), rows < 0)
+        history = model.seen.take(rows)
+        return Asked(model.users.take(rows), rows, history, rows < 0, places, given)
     seen = model.seen
     or_nothing = Ragged(np.append(seen.indptr, seen.indptr[-1]), seen.ids)  # of the row -1
-    return Asked(_names(model.users, keys), rows, or_nothing.take(rows), rows < 0)
+    names = _names(model.users, keys)
+    return Asked(names, rows, or_nothing.take(rows), rows < 0, places, given)
 
 
 def _by_history(model: Retriever, where: str, users: Any, history: Any, unknown: str) -> Asked:
@@ -200,22 +228,26 @@ def _by_history(model: Retriever, where: str, users: Any, history: Any, unknown:
             f"{where}: history {place} is empty, and {model.recipe} cannot serve users without "
             "events. recommend() takes unknown='popular'."
         )
-    nobody = np.zeros(len(past), bool)
+    nobody, places, given = np.zeros(len(past), bool), np.arange(len(past)), len(past)
     if users is None:
-        return Asked(pa.array(np.arange(len(past))), np.full(len(past), -1), past, nobody)
+        names, rows = pa.array(places), np.full(given, -1)
+        return Asked(names, rows, past, nobody, places, given, named=False)
     keys = as_list(users)
     rows = find(model.users, keys, where, "users", known=False)
     if len(past) != len(rows):
         raise SoftdexError(
-            f"{where}: {len(rows)} users but {len(past)} histories. Give one history per user."
+            f"{where}: expected one history per user, got {len(past):,} for "
+            f"{len(rows):,} {in_number(len(rows), 'users')}."
         )
     if encoder.history_first:
         rows = np.full(len(rows), -1)
-    return Asked(_names(model.users, keys), rows, past, nobody)
+    return Asked(_names(model.users, keys), rows, past, nobody, places, given)
 
 
 def _names(known: Keys, keys: Any) -> pa.Array:
     """Return keys as given, in the type of the known ones if they fit it, else as text."""
+    if isinstance(keys, pa.Array) and keys.type == known.type:
+        return keys
     cells = keys.to_pylist() if isinstance(keys, (pa.Array, pa.ChunkedArray)) else list(keys)
     try:
         return Keys(pa.array(cells).cast(known.values.type), known.type).all()
@@ -226,7 +258,7 @@ def _names(known: Keys, keys: Any) -> pa.Array:
 def _histories(items: Keys, where: str, history: Sequence[Any], unknown: str) -> Ragged:
     """Find the item rows of each history; unknown items are an error, or dropped."""
     lists = as_list(history)
-    if not all(isinstance(h, Iterable) and not isinstance(h, (str, bytes)) for h in lists):
+    if not all(map(is_list, lists)):
         raise SoftdexError(f"{where}: expected history=[[item, ...], ...], one list per user.")
     lists = [list(h) for h in lists]
     flat = [item for h in lists for item in h]

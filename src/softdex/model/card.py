@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -12,7 +12,12 @@ import pyarrow as pa
 import scipy
 import torch
 
-ENTRIES = ("recipe", "options", "data", "card", "metrics", "training", "refitted")
+from softdex.data.holdout import Holdout
+from softdex.data.interactions import Interactions
+
+ENTRIES = (
+    "recipe", "options", "data", "card", "metrics", "training", "refitted", "selected", "warnings",
+)  # fmt: skip
 """Names of a card's entries in a manifest."""
 
 
@@ -24,12 +29,16 @@ class Card:
     Attributes:
         recipe: name of the recipe.
         options: value of every option of the recipe.
-        data: SHA-256 of the training log, or None.
+        data: SHA-256 of the events of the training log, in any order, or None. Events of equal time
+            keep the order of their rows, and some recipes train on that order.
         split: card of the split that the log is the training part of, or None.
         metrics: metrics per part of the split: `metrics["valid"]["recall@20"]`.
         training: `best_epoch`, counted from 1, `history`, one record per epoch, and `cut` if time
             ended it. None for recipes that are solved in one step.
         refitted: whether the model was trained again on train and validation together.
+        selected: identity of the holdout that the epoch or the options were chosen by, "" if there
+            was none. None in files of earlier versions, whose hashes cannot be compared with ours.
+        warnings: what to know before trusting the metrics.
         notes: entries of a model file that this version does not know; they are kept.
     """
 
@@ -40,11 +49,17 @@ class Card:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] | None = None
     refitted: bool = False
+    selected: str | None = None
+    warnings: Sequence[str] = ()
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def measured(self, part: str, metrics: Mapping[str, float]) -> Card:
         """Return this card with the metrics of a part (`valid`, `test`) added or replaced."""
         return replace(self, metrics={**self.metrics, part: dict(metrics)})
+
+    def chosen_by(self, holdout: Holdout) -> Card:
+        """Return this card with the holdout that the epoch or the options were chosen by."""
+        return replace(self, selected=holdout.card.identity)
 
     def entries(self) -> dict[str, Any]:
         """Return the card as entries of a manifest."""
@@ -61,7 +76,17 @@ class Card:
             entries["training"] = self.training
         if self.refitted:
             entries["refitted"] = True
+        if self.selected is not None:
+            entries["selected"] = self.selected
+        if self.warnings:
+            entries["warnings"] = list(self.warnings)
         return entries
+
+
+def card_of(recipe: str, options: Mapping[str, Any], log: Interactions) -> Card:
+    """Return the card of a model that is about to be trained on a log."""
+    split = None if log.card is None else log.card.json()
+    return Card(recipe, options, log.sha256, split, selected="")
 
 
 def card_from(manifest: Mapping[str, Any], notes: Mapping[str, Any]) -> Card:
@@ -74,6 +99,8 @@ def card_from(manifest: Mapping[str, Any], notes: Mapping[str, Any]) -> Card:
         manifest.get("metrics", {}),
         manifest.get("training"),
         manifest.get("refitted", False),
+        manifest.get("selected"),
+        manifest.get("warnings", ()),
         notes,
     )
 

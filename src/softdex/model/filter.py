@@ -1,4 +1,4 @@
-"""Filter items by key and by the columns of the item table."""
+"""Filter items by the columns of the item table."""
 
 from __future__ import annotations
 
@@ -8,38 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
 from softdex.data.arrow import NOT_CONVERTIBLE
-from softdex.data.keys import Keys, as_list, find
+from softdex.data.keys import as_list
 from softdex.encode.features.cells import REFUSED
 from softdex.errors import SoftdexError, did_you_mean
 
 RESULT = ("user", "rank", "item", "similar", "score")  # columns of the tables we return
-
-
-def allowed(
-    items: Keys, table: pa.Table | None, allow: Any, deny: Any, where: Any, method: str
-) -> torch.Tensor | None:
-    """Return the mask (I,) of items that may be recommended, None if all of them may.
-
-    Args:
-        items: keys of the model.
-        table: item columns, or None.
-        allow, deny, where: as in `Retriever.recommend`.
-        method: the method called, named in errors.
-    """
-    if allow is None and deny is None and where is None:
-        return None
-    mask = np.ones(len(items), bool)
-    if allow is not None:
-        mask[:] = False
-        mask[find(items, as_list(allow), method, "items in allow")] = True
-    if deny is not None:
-        mask[find(items, as_list(deny), method, "items in deny")] = False
-    if where is not None:
-        mask &= _where(table, where, method)
-    return torch.from_numpy(mask)
 
 
 def check_columns(table: pa.Table | None, columns: Any, method: str) -> list[str]:
@@ -57,10 +32,16 @@ def check_columns(table: pa.Table | None, columns: Any, method: str) -> list[str
     return list(dict.fromkeys(names))
 
 
-def _where(
+def satisfying(
     table: pa.Table | None, where: Mapping[str, Any] | pc.Expression, method: str
 ) -> np.ndarray:
-    """Return which items satisfy a condition on the item columns (I,)."""
+    """Return which items satisfy a condition on the item columns (I,).
+
+    Args:
+        table: item columns, or None.
+        where: as in `Retriever.recommend`.
+        method: the method called, named in errors.
+    """
     if not isinstance(where, (Mapping, pc.Expression)):
         raise SoftdexError(
             f"{method}: expected where={{column: value, ...}} or a pyarrow.compute expression, got "

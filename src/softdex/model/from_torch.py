@@ -16,7 +16,7 @@ from softdex.encode.table import Users
 from softdex.errors import DataError, SoftdexError
 from softdex.index.contract import Index
 from softdex.index.flat import Flat
-from softdex.model.card import Card
+from softdex.model.card import card_of
 from softdex.model.kinds import kind_of
 from softdex.model.learn import check_finite
 from softdex.model.parts import known_from, parts_from
@@ -65,7 +65,7 @@ def from_torch(
     served = index.over(scorer, order) if index.searches else Flat(scorer, index.alive)
     served = served.refit(generator=torch.Generator(served.alive.device).manual_seed(0))
     encoder = _encoder(users, scorer, order, train)
-    card = Card(name, dict(options or {}), train.sha256, train.card)
+    card = card_of(name, dict(options or {}), train)
     check_finite(card, encoder, scorer)
     model = Retriever(card, parts_from(encoder, scorer, served), known_from(train))
     try:

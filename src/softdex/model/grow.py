@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from softdex.data.attach import read_table
+from softdex.data.expect import expect
 from softdex.data.interactions import Interactions
 from softdex.data.keys import Keys, as_list, find, merge
 from softdex.data.ragged import Ragged, group
@@ -264,8 +265,7 @@ def _new_offsets(scorer: Product, counts: np.ndarray, new: np.ndarray) -> Tensor
 
 def _new(model: Model, log: Interactions, where: str, what: str, known: Keys) -> Interactions:
     """Return the log; refuse one with a user or item that the model has already."""
-    if not isinstance(log, Interactions):
-        raise DataError(f"{where}: expected a log, got {type(log).__name__}. Use sdx.read(...).")
+    expect(Interactions, where, log)
     log = log.compact()
     if not len(log):
         raise DataError(f"{where}: the log is empty.")

@@ -96,6 +96,7 @@ HISTORY: Layout = {
 NEEDED = {"recipe": str, "options": dict, "encoder": str, "scorer": str, "softdex": dict}
 INFO = {"index": str, "data": str, "card": (dict, type(None)), "metrics": dict, "training": dict}
 TEMPERATURES = (1e-4, 1e4)  # that a model can be calibrated to
+MOST_EVENTS = 2**53  # of an item
 NOT_INFO = (*NEEDED, *TOWERS.values(), "index", "format", "version", "tensors", "users", "items")
 
 Part = TypeVar("Part")
@@ -243,6 +244,22 @@ def letters_of(name: str, encoder: Any, scorer: Any) -> str:
     return str(type({"encoder": encoder, "scorer": scorer}[role]).tensors[rest][1]).rstrip("?")
 
 
+def check_parts(encoder: Any, index: Any) -> None:
+    """Refuse, by a ValueError, the parts of a model whose file `rebuild` would refuse."""
+    shared = {"I": index.num_items}
+    for role, part in (("encoder", encoder), ("scorer", index.scorer), ("index", index)):
+        found = index.state() if role == "index" else kept(part)
+        tensors = {name: tensor.detach().cpu() for name, tensor in found.items()}
+        _check_finite({f"{role}.{name}": tensor for name, tensor in tensors.items()})
+        sizes = check_shapes(f"{role}.", part.tensors, tensors, shared)
+        part.check(tensors, sizes, *((index.scorer,) if role == "index" else ()))
+
+
+def _check_finite(tensors: Mapping[str, Tensor]) -> None:
+    if wrong := [name for name in not_finite(tensors) if name != "index.effort"]:
+        raise ValueError(f"{', '.join(wrong)}: not finite")
+
+
 # load --------------------------------------------------------------------------------------------
 
 
@@ -261,10 +278,10 @@ def rebuild(contents: Contents) -> tuple[Any, Any]:
         role: check_shapes(f"{role}." if role else "", layout, parts[role], shared)
         for role, layout in layouts.items()
     }
-    if wrong := [name for name in not_finite(tensors) if name != "index.effort"]:
-        raise ValueError(f"{', '.join(wrong)}: not finite")
-    if bool((tensors["item_counts"] < 0).any()):
-        raise ValueError("item_counts holds numbers below 0")
+    _check_finite(tensors)
+    least, most = map(int, tensors["item_counts"].aminmax())
+    if least < 0 or most > MOST_EVENTS:
+        raise ValueError("item_counts holds numbers below 0 or beyond 2^53")
     check_lists("seen", tensors["seen.indptr"], tensors["seen.ids"], shared["U"], shared["I"])
     _check_tables(users, items)
     return _built(kinds, parts, sizes)

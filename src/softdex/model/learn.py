@@ -20,20 +20,23 @@ from softdex.encode.table import Table
 from softdex.errors import SoftdexError, first_few
 from softdex.evaluate.evaluate import evaluate
 from softdex.index.contract import MAX_MEMORY
-from softdex.machine import pick_device
+from softdex.machine import memory_of, pick_device
 from softdex.messages import METRIC, say
-from softdex.model.answer import searcher
 from softdex.model.artifact import plain
 from softdex.model.asking import batch_size, check
-from softdex.model.card import Card
-from softdex.model.kinds import saved_tensors
+from softdex.model.card import Card, card_of
+from softdex.model.kinds import check_parts
+from softdex.model.measure import searcher
 from softdex.model.parts import Known, Parts, known_from, parts_from
 from softdex.model.retriever import Retriever
 from softdex.model.start import take_over
 from softdex.shapes import not_finite
 from softdex.solve.checkpoint import Checkpointer
+from softdex.solve.gradient.feed import Sequences, Windows
+from softdex.solve.gradient.trainer import Descent
 from softdex.solve.loop import Job, Listen, Measure, Outcome, Run, Trainer
 
+IN_ROW_ORDER = "the log has no time, so histories were read in the order of its rows"
 CUTOFF = 20
 MEASURED_USERS = 2000  # of the holdout, after each epoch
 BLOCK = 2**18  # rows that a feature tower makes vectors of at a time
@@ -67,7 +70,10 @@ def learn(
         until: moment of the monotonic clock at which the training stops.
         listen: called with the record of each epoch instead of printing it.
     """
-    card = Card(recipe, options, log.sha256, log.card)
+    card = warned(card_of(recipe, options, log), made, log)
+    card = card if valid is None else card.chosen_by(valid)
+    for warning in card.warnings:
+        say(f"{recipe}: {warning}")
     check_finite(card, made.encoder, made.scorer)
     if start is not None:
         take_over(recipe, made.encoder, made.scorer, log, start)
@@ -110,17 +116,21 @@ def begin(
     return run
 
 
+def warned(card: Card, made: Job, log: Interactions) -> Card:
+    """Return the card with what to know of this training before trusting its metrics."""
+    ordered = isinstance(made, Descent) and isinstance(made.parts.feed, (Sequences, Windows))
+    if not ordered or log.time is not None:
+        return card
+    return replace(card, warnings=[IN_ROW_ORDER])
+
+
 def finish(card: Card, run: Run, log: Interactions) -> Retriever:
     """End a run and return the model of its best epoch."""
     outcome = run.finish()
     encoder, scorer = run.parts
     _zero_untrained(scorer, run.trainer, log.item_counts)
     parts = _materialised(parts_from(encoder, scorer, run.trainer.served()))
-    if wrong := not_finite(saved_tensors(encoder, scorer)):
-        raise SoftdexError(
-            f"fit: after training, {first_few(wrong)} hold values that are not finite. Choose less "
-            "extreme options (a lower lr, if there is one)."
-        )
+    _check(parts, "after training, ")
     return Retriever(replace(card, training=_record(outcome)), parts, known_from(log))
 
 
@@ -128,9 +138,11 @@ def assemble(
     recipe: str, options: Mapping[str, Any], log: Interactions, encoder: Any, scorer: Any
 ) -> Retriever:
     """Make a model of parts that need no training, with the keys and histories of a log."""
-    card = Card(recipe, options, log.sha256, log.card)
+    card = card_of(recipe, options, log)
     check_finite(card, encoder, scorer)
-    return Retriever(card, parts_from(encoder, scorer), known_from(log))
+    parts = parts_from(encoder, scorer)
+    _check(parts)
+    return Retriever(card, parts, known_from(log))
 
 
 def measurer(recipe: str, parts: Parts, known: Known, valid: Holdout) -> Measure:
@@ -165,14 +177,29 @@ def check_finite(card: Card, encoder: nn.Module, scorer: nn.Module) -> None:
 
 
 def check_memory(options: Mapping[str, Any], needed: int, most: int | None) -> None:
-    """Refuse a training that needs more than `most` bytes."""
-    if most is None or needed <= most:
-        return
+    """Refuse a training that needs more than `most` bytes, or than its device has."""
+    device = pick_device(str(options.get("device", "auto")))
+    limits = {
+        "max_memory": most or math.inf,
+        f"the memory of this {device.type}": memory_of(device),
+    }
     knobs = [name for name in ("dim", "batch_size", "negatives") if name in options] or ["dim"]
-    raise SoftdexError(
-        f"fit: the training needs about {needed / 1e9:.2f} GB, max_memory is {most / 1e9:.2f} GB. "
-        f"Lower {' or '.join(knobs)}."
-    )
+    for what, limit in limits.items():
+        if needed > limit:
+            raise SoftdexError(
+                f"fit: the training needs about {needed / 1e9:.2f} GB, {what} is "
+                f"{limit / 1e9:.2f} GB. Lower {' or '.join(knobs)}."
+            )
+
+
+def _check(parts: Parts, when: str = "") -> None:
+    """Refuse parts that no file could hold: every model that is returned can be saved and used."""
+    try:
+        check_parts(parts.encoder, parts.index)
+    except ValueError as error:
+        raise SoftdexError(
+            f"fit: {when}{error}. Choose less extreme options (a lower lr, if there is one)."
+        ) from None
 
 
 # inside ------------------------------------------------------------------------------------------

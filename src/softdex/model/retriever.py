@@ -12,22 +12,19 @@ import pyarrow.compute as pc
 
 from softdex.data.arrow import plain_table
 from softdex.data.holdout import Holdout
-from softdex.data.keys import Keys, as_list
+from softdex.data.keys import Keys
 from softdex.data.ragged import Ragged
 from softdex.encode.contract import Encoder
 from softdex.encode.features.tower import Tower
-from softdex.errors import DataError, SoftdexError, choose
-from softdex.evaluate.evaluate import evaluate
+from softdex.errors import DataError
 from softdex.evaluate.result import Result
 from softdex.index.contract import MAX_MEMORY, Filter, Index
 from softdex.machine import parse_bytes
-from softdex.messages import progress
-from softdex.model import answer, asking, estimate, export, grow
+from softdex.model import answer, asking, estimate, export, grow, measure
 from softdex.model.card import Card
 from softdex.model.parts import Known, Parts
 from softdex.model.recommendations import Recommendations
-
-MOST_PLACES = 1000  # of a list that `evaluate` ranks, or as many as there are items
+from softdex.model.rules import Rules
 
 
 @final
@@ -93,6 +90,7 @@ class Retriever:
         allow: Any = None,
         deny: Any = None,
         where: Mapping[str, Any] | pc.Expression | None = None,
+        at_most: Mapping[str, int] | None = None,
         columns: str | Sequence[str] = (),
         unknown: str = "error",
         max_memory: int | str = MAX_MEMORY,
@@ -100,7 +98,7 @@ class Retriever:
         """Recommend the best k items per user.
 
         Returns a table with one row per user and item: `user`, `rank` (from 1), `item`, `score`,
-        and the item columns asked for. Lists are shorter than k where filters leave fewer items.
+        and the item columns asked for. Lists are shorter than k where the rules leave fewer items.
 
         Args:
             users: one user key, or a list of them.
@@ -109,53 +107,51 @@ class Retriever:
                 history; alone it stands for users 0, 1, ... who need not be known.
             exclude_seen: exclude items the user has already interacted with, in training or in
                 `history`.
-            allow: item keys; only these are recommended.
-            deny: item keys; these are not recommended.
+            allow: item keys; only these are recommended. Per user: `{user: [item, ...]}`, a table
+                of users and items, or one list per user; who is not named is allowed nothing.
+            deny: item keys, or keys per user as in `allow`; these are not recommended.
             where: condition on item columns: `{"genre": "Comedy", "year": [1999, 2000]}` matches
                 any of the values (a list column matches if it contains one), or a
                 pyarrow.compute expression.
+            at_most: `{column: n}`: at most n items per value of an item column in a list, the best
+                of them. With an approximate index: the best that it finds.
             columns: item columns to add to the table.
             unknown: what to do about unknown users, users without events, and unknown items in a
                 history: raise an `error`; `skip` such users and items; or `popular`: skip such
                 items, and give users without events the most popular items.
             max_memory: bytes (or "2GB") of scores held at a time.
         """
-        choose("recommend", "rule for unknown users", unknown, ("error", "popular", "skip"))
-        limit = parse_bytes(max_memory)
-        like = answer.wanted(self, "recommend", k, columns, allow, deny, where, exclude_seen, limit)
-        asked = asking.who(self, "recommend", users, history, unknown)
-        parts = answer.parts_of(self, asked, like)
-        return Recommendations(pa.concat_tables(answer.tables(self, asked, parts, like)))
+        rules = Rules(allow, deny, where, at_most, exclude_seen)
+        return answer.recommend(self, users, k, history, rules, columns, unknown, max_memory)
 
     def recommend_all(
         self,
         path: str | Path,
         k: int = 10,
         *,
+        users: Any = None,
         exclude_seen: bool = True,
         allow: Any = None,
         deny: Any = None,
         where: Mapping[str, Any] | pc.Expression | None = None,
+        at_most: Mapping[str, int] | None = None,
         columns: str | Sequence[str] = (),
+        unknown: str = "popular",
         max_memory: int | str = MAX_MEMORY,
     ) -> int:
-        """Recommend the best k items per user, for every user, into a Parquet file.
+        """Recommend the best k items per user, for every user, into a file.
 
-        Users without events get the most popular items. Returns the number of rows written; a
-        failure leaves an older file as it was.
+        Returns the number of rows written; a failure leaves an older file as it was.
 
         Args:
-            path: file to write; its columns are those of `recommend`.
-            k, exclude_seen, allow, deny, where, columns, max_memory: as in `recommend`.
+            path: file to write, `.parquet`, `.arrow`, `.csv`, `.tsv` or `.jsonl`, the last three
+                also with `.gz`; its columns are those of `recommend`.
+            users: user keys; None means every user.
+            k, exclude_seen, allow, deny, where, at_most, columns, unknown, max_memory: as in
+                `recommend`.
         """
-        limit = parse_bytes(max_memory)
-        like = answer.wanted(
-            self, "recommend_all", k, columns, allow, deny, where, exclude_seen, limit
-        )
-        asked = asking.everybody(self)
-        parts = answer.parts_of(self, asked, like)
-        shown = progress(parts, "recommending", len(parts))
-        return answer.to_parquet(answer.tables(self, asked, shown, like), path)
+        rules = Rules(allow, deny, where, at_most, exclude_seen)
+        return answer.recommend_all(self, Path(path), k, users, rules, columns, unknown, max_memory)
 
     def similar(
         self,
@@ -165,6 +161,7 @@ class Retriever:
         allow: Any = None,
         deny: Any = None,
         where: Mapping[str, Any] | pc.Expression | None = None,
+        at_most: Mapping[str, int] | None = None,
         columns: str | Sequence[str] = (),
     ) -> Recommendations:
         """Find the k most similar items per item, by the cosine of their vectors.
@@ -175,10 +172,10 @@ class Retriever:
         Args:
             items: one item key, or a list of them.
             k: similar items per item.
-            allow, deny, where, columns: as in `recommend`.
+            allow, deny: item keys, as in `recommend`.
+            where, at_most, columns: as in `recommend`.
         """
-        like = answer.wanted(self, "similar", k, columns, allow, deny, where)
-        return Recommendations(pa.concat_tables(answer.similar(self, items, like)))
+        return answer.similar(self, items, k, Rules(allow, deny, where, at_most), columns)
 
     def search(
         self, users: np.ndarray, history: Ragged, k: int, masked: Ragged | None = None
@@ -207,6 +204,9 @@ class Retriever:
         empty: str | None = None,
         repeats: str | None = None,
         ideal: str | None = None,
+        metrics: str | Sequence[str] | None = None,
+        leak: str = "refuse",
+        known_users: str = "history",
         max_memory: int | str = MAX_MEMORY,
     ) -> Result:
         """Measure the model on a holdout: precision, recall, NDCG and more at each cut-off.
@@ -218,21 +218,15 @@ class Retriever:
                 the two and their overlap.
             empty, repeats, ideal: conventions; see `softdex.evaluate.evaluate`. None takes those
                 of the split's protocol.
+            metrics: names such as "recall" or ["ndcg", "mrr"]; None reports all.
+            leak: `refuse` targets that the model was trained on, or `allow` them with a note.
+            known_users: whether users in training are ranked by the `history` of the holdout, with
+                their validation events, by recipes that can; or as `trained`.
             max_memory: bytes (or "2GB") of scores held at a time.
         """
-        self.check(holdout)
-        limit, cutoffs = parse_bytes(max_memory), [asking.whole("evaluate", c) for c in as_list(k)]
-        longest, most = max(cutoffs, default=1), max(MOST_PLACES, len(self.items))
-        if longest > most:
-            raise SoftdexError(f"evaluate: expected k of at most {most:,}, got {longest:,}.")
-        by_features = self.user_tower is not None
-        search = answer.searcher(
-            self.encoder, self.index, self.seen, by_features=by_features, max_memory=limit
-        )
-        return evaluate(
-            search, holdout, item_counts=self.item_counts, k=cutoffs, index=index,
-            empty=empty, repeats=repeats, ideal=ideal,
-            batch=asking.batch_size(self.encoder, limit, longest),
+        return measure.evaluated(
+            self, holdout, k, index=index, empty=empty, repeats=repeats, ideal=ideal,
+            metrics=metrics, leak=leak, known_users=known_users, max_memory=max_memory,
         )  # fmt: skip
 
     def check(self, holdout: Holdout, where: str = "evaluate") -> None:

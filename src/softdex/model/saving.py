@@ -11,10 +11,12 @@ import torch
 
 from softdex.data.keys import restore
 from softdex.data.ragged import Ragged, empty
+from softdex.errors import SoftdexError
 from softdex.model import artifact
 from softdex.model.card import ENTRIES, card_from, versions
 from softdex.model.kinds import (
     NOT_INFO,
+    check_parts,
     kind_of,
     rebuild,
     rebuilt_tower,
@@ -29,9 +31,21 @@ MODEL_FILE = "model.sdx"  # of a run folder
 CHANGES = {"temperature": (int, float), "added": dict, "removed": int, "drift": (int, float)}
 """What may change after training, and its type; a file has only what did change."""
 
+RECORDS = {"refitted": bool, "selected": str, "warnings": list}  # of the card
+
 
 def save(model: Retriever, path: Path) -> None:
-    """Write a model as one file; a failure leaves an older file as it was."""
+    """Write a model as one file; a failure leaves an older file as it was, and what `load` would
+    refuse is not written."""
+    kinds = {
+        "encoder": kind_of(model.encoder),
+        "scorer": kind_of(model.index.scorer),
+        "index": kind_of(model.index),
+    }
+    try:
+        check_parts(model.encoder, model.index)
+    except ValueError as error:
+        raise SoftdexError(f"save: a file of this model could not be loaded ({error}).") from None
     tensors = saved_tensors(model.encoder, model.index.scorer) | saved_index(model.index)
     towers: dict[str, Any] = {}
     for what, tower in (("tower", model.tower), ("user_tower", model.user_tower)):
@@ -44,9 +58,7 @@ def save(model: Retriever, path: Path) -> None:
         **model.card.entries(),
         **changes(model),
         **towers,
-        "encoder": kind_of(model.encoder),
-        "scorer": kind_of(model.index.scorer),
-        "index": kind_of(model.index),
+        **kinds,
         "softdex": versions(),
     }
     items = pa.table({"key": model.items.all()})
@@ -111,5 +123,5 @@ def _rebuilt(contents: artifact.Contents) -> Retriever:
 
 def _check_changes(manifest: dict[str, Any]) -> None:
     """Refuse changes that cannot have happened."""
-    artifact.check_kinds(manifest, CHANGES | {"refitted": bool}, needed=False)
+    artifact.check_kinds(manifest, CHANGES | RECORDS, needed=False)
     artifact.check_kinds(manifest.get("added", {}), {"users": int, "items": int}, needed=False)

@@ -28,8 +28,10 @@ from softdex.recipes import sequence as sequence_file
 from softdex.recipes import tree as tree_file
 from softdex.recipes import two_tower as two_tower_file
 from softdex.recipes import vae as vae_file
-from softdex.recipes.variant import Variant, first_line
+from softdex.recipes.variant import HAVE, Guide, Variant, first_line
 
+DEFAULT = "rg2"
+"""For a log of which nothing else is known: good on all that we have, in seconds, untuned."""
 Recipe = str | Callable[..., Any]
 """The name of a recipe, or a function that is one."""
 FUNCTIONS: Mapping[Callable[..., Any], Mapping[str, Variant]] = {
@@ -110,6 +112,15 @@ def kinds(recipe: Recipe) -> dict[str, Any]:
 def about(recipe: Recipe) -> str:
     """What a recipe does, in one sentence."""
     return entry(recipe).variant.about
+
+
+def guides() -> dict[str, dict[str, Guide]]:
+    """The rows of the table of recipes: group, name, row."""
+    rows = {name: entry.variant.guide for name, entry in TABLE.items()}
+    return {
+        words: {name: row for name, row in rows.items() if row is not None and row.have == have}
+        for have, words in HAVE.items()
+    }
 
 
 def docs(recipe: Recipe) -> dict[str, str]:

@@ -23,7 +23,7 @@ from softdex.objective.contract import Loss
 from softdex.objective.sampled import sampled_softmax
 from softdex.objective.softmax import log_mass
 from softdex.objective.table import ON_DRAWS, LossOnDraws
-from softdex.options import at_least_0, below_1, from_0_to_1, one_of, only, positive
+from softdex.options import below_1, count, few, from_0_to_1, one_of, only, unit, up_to, width
 from softdex.score.contract import Product, Scorer
 from softdex.score.product import Cosine, Dot
 from softdex.solve.gradient.trainer import Negatives
@@ -56,11 +56,11 @@ class Towers:
 
     encoder: Literal["user", "history", "mix"] = "user"
     score: Literal["cosine", "dot", "dot_bias"] = "cosine"
-    dim: Annotated[int, positive] = 64
-    temperature: Annotated[float, positive, only(score="cosine")] = 0.1
-    prior: Annotated[float, at_least_0, only(score="cosine")] = 0.7
+    dim: Annotated[int, width] = 64
+    temperature: Annotated[float, unit, only(score="cosine")] = 0.1
+    prior: Annotated[float, up_to(1e6), only(score="cosine")] = 0.7
     share: Annotated[float, from_0_to_1, only(encoder="mix")] = 0.5
-    max_history: Annotated[int, positive, only(encoder=("history", "mix"))] = 50
+    max_history: Annotated[int, count, only(encoder=("history", "mix"))] = 50
     features: list[str] | str | None = None
     user_features: list[str] | str | None = None
     ids: Literal["add", "drop"] = "add"
@@ -109,10 +109,10 @@ class Sampling:
     """
 
     index: Annotated[str, one_of("auto", *PROPOSALS, "full")] = "uniform"
-    negatives: Annotated[int | None, positive, only(index=("auto", *PROPOSALS))] = None
-    power: Annotated[float, at_least_0, only(index=("auto", "popularity", "imi_popularity"))] = 0.5
-    codewords: Annotated[int, positive, only(index=("auto", *IMI))] = 64
-    refit_every: Annotated[int, positive, only(index=("auto", "kernel", *IMI))] = 500
+    negatives: Annotated[int | None, count, only(index=("auto", *PROPOSALS))] = None
+    power: Annotated[float, up_to(10), only(index=("auto", "popularity", "imi_popularity"))] = 0.5
+    codewords: Annotated[int, few, only(index=("auto", *IMI))] = 64
+    refit_every: Annotated[int, count, only(index=("auto", "kernel", *IMI))] = 500
 
     def against(
         self,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from softdex.data.interactions import Interactions
-from softdex.options import at_least_0, one_of, only, positive, up_to
-from softdex.recipes.variant import Variant
+from softdex.options import at_least_0, count, one_of, only, up_to, width
+from softdex.recipes.variant import Guide, Variant
 from softdex.solve.closed import normal_equations
 from softdex.solve.closed.als import Alternating, initial
 from softdex.solve.closed.row_systems import CG_STEPS
@@ -16,7 +16,9 @@ SHARE = 16.0  # of the events' weight: what all items weigh together by default
 SPACE = {"alpha": (0.003, 1.0), "lam": (0.03, 1.0), "dim": [64, 128, 256]}
 VARIANTS = {
     "ials": Variant(
-        "Vectors by weighted least squares over all items, in closed form.", space=SPACE
+        "Vectors by weighted least squares over all items, in closed form.",
+        space=SPACE,
+        guide=Guide("log", "weighted least squares (WRMF)", "seconds", "yes", "few events", "yes"),
     )
 }
 
@@ -24,14 +26,14 @@ VARIANTS = {
 def ials(
     train: Interactions,
     *,
-    dim: Annotated[int, positive] = 128,
+    dim: Annotated[int, width] = 128,
     alpha: Annotated[float | None, up_to(1e9)] = None,
     lam: Annotated[float, up_to(1e9)] = 0.2,
     reg: Annotated[str, one_of(*normal_equations.REGULARISERS)] = "frequency",
     nu: Annotated[float, up_to(9), only(reg="frequency")] = 0.5,
-    epochs: Annotated[int, positive] = 8,
+    epochs: Annotated[int, count] = 8,
     patience: Annotated[int, at_least_0] = 2,
-    steps: Annotated[int, at_least_0] = CG_STEPS,
+    steps: Annotated[int, up_to(1e4)] = CG_STEPS,
     seed: Annotated[int, at_least_0] = 0,
     device: str = "auto",
 ) -> Alternating:

@@ -9,8 +9,8 @@ import torch
 
 from softdex.data.interactions import Interactions
 from softdex.encode.counting import Neighbours
-from softdex.options import at_least_0, from_0_to_1, positive
-from softdex.recipes.variant import Variant
+from softdex.options import count, from_0_to_1, up_to
+from softdex.recipes.variant import Guide, Variant
 from softdex.score.counting import Sparse
 from softdex.solve.closed.neighbours import cosine_neighbours
 
@@ -21,17 +21,21 @@ SPACE = {
     "shrink": [0.0, 1.0, 10.0],
 }
 VARIANTS = {
-    "item_cf": Variant("Score an item by its cosine to the items of the history.", space=SPACE)
+    "item_cf": Variant(
+        "Score an item by its cosine to the items of the history.",
+        space=SPACE,
+        guide=Guide("log", "items like those of the history", "seconds", "yes", "no", "no"),
+    )
 }
 
 
 def item_cf(
     train: Interactions,
     *,
-    neighbours: Annotated[int, positive] = 200,
-    user_power: Annotated[float, at_least_0] = 0.5,
+    neighbours: Annotated[int, count] = 200,
+    user_power: Annotated[float, up_to(10)] = 0.5,
     asymmetry: Annotated[float, from_0_to_1] = 0.6,
-    shrink: Annotated[float, at_least_0] = 0.0,
+    shrink: Annotated[float, up_to(1e9)] = 0.0,
 ) -> tuple[Neighbours, Sparse]:
     """Score an item by the sum of its weighted cosines to the items of the history.
 

@@ -10,7 +10,7 @@ from softdex.errors import SoftdexError
 from softdex.objective.table import ON_DRAWS
 from softdex.options import from_0_to_1, one_of, only
 from softdex.recipes.compose import Sampling, Towers
-from softdex.recipes.variant import Variant, first_line
+from softdex.recipes.variant import Guide, Variant, first_line
 from softdex.solve.gradient.feed import Events
 from softdex.solve.gradient.trainer import Composition, Descent
 from softdex.solve.gradient.training import Training
@@ -23,20 +23,35 @@ OPTIONS: dict[str, dict[str, Any]] = {  # of objectives on draws that differ fro
     "self_adversarial": {"negatives": 100},
 }
 SPACES = {"bce": {"lr": (0.0005, 0.05), "decay": (0.001, 1.0), "negatives": [5, 20, 100]}}
+WHAT = {
+    "bpr": "the target above a draw (BPR)",
+    "bce": "binary cross-entropy on draws",
+    "dns": "the target above the hardest draw (DNS)",
+    "self_adversarial": "draws weighted by their scores",
+}
+
+
+def _guide(have: Literal["log", "large"], what: str) -> Guide:
+    return Guide(have, what, "minutes", "encoder=mix", "features=", "yes")
+
+
 VARIANTS = {
     "mf": Variant("Every objective on vectors of users and items.", space=SPACE),
     "softmax": Variant(
         "Vectors by the full softmax over all items: the best loss, its cost grows with the items.",
         {"objective": "softmax", "lr": 0.005, "batch_size": 4096}, ("objective",), SPACE,
+        {}, _guide("log", "vectors by the softmax over all items"),
     ),
     "ssm": Variant(
         "Vectors by sampled softmax: nearly as good at a cost that does not grow. Start here.",
         {"objective": "ssm"}, ("objective",), SPACE,
+        {}, _guide("large", "vectors by sampled softmax"),
     ),
     **{
         name: Variant(
             f"Vectors by `{name}`. {first_line(loss)}",
             {"objective": name, **OPTIONS.get(name, {})}, ("objective",), SPACES.get(name, SPACE),
+            {}, _guide("log", WHAT.get(name, f"the loss {name} on draws")),
         )
         for name, loss in ON_DRAWS.items()
     },

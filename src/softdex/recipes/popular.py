@@ -11,10 +11,15 @@ from softdex.data.interactions import Interactions
 from softdex.encode.counting import Unpersonalised
 from softdex.errors import SoftdexError
 from softdex.options import positive
-from softdex.recipes.variant import Variant
+from softdex.recipes.variant import Guide, Variant
 from softdex.score.counting import Constant
 
-VARIANTS = {"popular": Variant("Rank items by their number of events, the same for every user.")}
+VARIANTS = {
+    "popular": Variant(
+        "Rank items by their number of events, the same for every user.",
+        guide=Guide("log", "the items with the most events", "seconds", "yes", "no", "no"),
+    )
+}
 
 
 def popular(

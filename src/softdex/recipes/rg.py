@@ -11,8 +11,8 @@ from softdex.data.interactions import Interactions
 from softdex.encode.history import Mixed
 from softdex.errors import SoftdexError
 from softdex.objective.taylor import rg_of_vectors
-from softdex.options import at_least_0, from_0_to_1, one_of, only, positive, up_to
-from softdex.recipes.variant import Variant
+from softdex.options import at_least_0, count, from_0_to_1, one_of, only, up_to, width
+from softdex.recipes.variant import Guide, Variant
 from softdex.score.product import Dot
 from softdex.solve.closed import newton, normal_equations
 from softdex.solve.closed.als import Alternating, from_svd, initial, with_fold_in
@@ -22,14 +22,21 @@ from softdex.solve.closed.row_systems import CG_STEPS
 from softdex.solve.loop import Schedule
 
 SPACE = {"alpha": (0.003, 0.3), "lam": (0.01, 0.3), "dim": [64, 128, 256]}
+
+
+def _guide(what: str) -> Guide:
+    return Guide("log", what, "seconds", "yes", "few events", "yes")
+
+
 VARIANTS = {
     "rg": Variant("The softmax expanded to second order, with every option.", space=SPACE),
     "rg2": Variant(
         "Vectors by the softmax expanded to squares, in closed form: fast, few sweeps.",
-        {}, ("beta", "interaction"), SPACE,
+        {}, ("beta", "interaction"), SPACE, {}, _guide("the softmax as squares, in closed form"),
     ),
     "rgx": Variant(
-        "RG2 that keeps the interaction of the items' scores as well.", {"beta": 1.0}, (), SPACE
+        "RG2 that keeps the interaction of the items' scores as well.",
+        {"beta": 1.0}, (), SPACE, {}, _guide("rg2 with the items' interaction"),
     ),
 }  # fmt: skip
 ITERATED = only(solver=("als", "newton_cg"))
@@ -38,7 +45,7 @@ ITERATED = only(solver=("als", "newton_cg"))
 def rg(
     train: Interactions,
     *,
-    dim: Annotated[int, positive] = 128,
+    dim: Annotated[int, width] = 128,
     alpha: Annotated[float, up_to(1e9)] = 0.03,
     lam: Annotated[float, up_to(1e9)] = 0.1,
     reg: Annotated[str, one_of(*normal_equations.REGULARISERS)] = "frequency",
@@ -49,10 +56,10 @@ def rg(
     solver: Literal["als", "svd", "newton_cg"] = "als",
     encoder: Literal["user", "history", "mix"] = "user",
     share: Annotated[float, from_0_to_1, only(encoder="mix")] = 0.5,
-    max_history: Annotated[int, positive, only(encoder=("history", "mix"))] = 200,
-    epochs: Annotated[int, positive, ITERATED] = 8,
+    max_history: Annotated[int, count, only(encoder=("history", "mix"))] = 200,
+    epochs: Annotated[int, count, ITERATED] = 8,
     patience: Annotated[int, at_least_0, ITERATED] = 2,
-    steps: Annotated[int, at_least_0, only(solver="als")] = CG_STEPS,
+    steps: Annotated[int, up_to(1e4), only(solver="als")] = CG_STEPS,
     seed: Annotated[int, at_least_0] = 0,
     device: str = "auto",
 ) -> Any:

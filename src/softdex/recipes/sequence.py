@@ -14,9 +14,9 @@ from softdex.encode.sequence import Dnn, Sequence
 from softdex.errors import SoftdexError
 from softdex.index.flat import Flat
 from softdex.index.imi.books import log_popularity
-from softdex.options import at_least_0, below_1, one_of, only, positive
+from softdex.options import at_least_0, below_1, count, few, one_of, only, width
 from softdex.recipes.compose import Ids, Sampling, vectors_of
-from softdex.recipes.variant import Variant
+from softdex.recipes.variant import Guide, Variant
 from softdex.score.product import Dot
 from softdex.solve.gradient.feed import Sequences
 from softdex.solve.gradient.in_batch import OBJECTIVES, InBatch
@@ -28,13 +28,15 @@ VARIANTS = {
     "sequence": Variant("A history read in its order, with every option.", space=SPACE),
     "sasrec": Variant(
         "A history read in its order by self-attention predicts the next item.",
-        {"encoder": "attention"}, ("encoder",), SPACE,
+        {"encoder": "attention"}, ("encoder",), SPACE, {},
+        Guide("order", "self-attention over the history", "hours", "yes", "features=", "best"),
     ),
     "youtube_dnn": Variant(
         "The mean of the history, through three layers, predicts the next item.",
         {"encoder": "dnn", "dim": 24, "objective": "ssm", "index": "uniform", "negatives": 1000},
         ("encoder", "layers", "heads", "hidden", "dropout"),
-        {"lr": (0.0003, 0.01), "negatives": [100, 1000]},
+        {"lr": (0.0003, 0.01), "negatives": [100, 1000]}, {},
+        Guide("order", "the history's mean, through layers", "minutes", "yes", "features=", "best"),
     ),
 }  # fmt: skip
 WIDE, NARROW = 128, 64  # inner layers of youtube_dnn
@@ -46,12 +48,12 @@ def sequence(
     *,
     encoder: Literal["attention", "dnn"] = "attention",
     objective: Annotated[str, one_of("softmax", "ssm", *OBJECTIVES)] = "softmax",
-    dim: Annotated[int, positive] = 128,
-    layers: Annotated[int, positive, ATTENTION] = 2,
-    heads: Annotated[int, positive, ATTENTION] = 2,
-    hidden: Annotated[int, positive, ATTENTION] = 256,
+    dim: Annotated[int, width] = 128,
+    layers: Annotated[int, few, ATTENTION] = 2,
+    heads: Annotated[int, width, ATTENTION] = 2,
+    hidden: Annotated[int, width, ATTENTION] = 256,
     dropout: Annotated[float, below_1, ATTENTION] = 0.2,
-    max_history: Annotated[int, positive] = 200,
+    max_history: Annotated[int, count] = 200,
     features: list[str] | str | None = None,
     ids: Literal["add", "drop"] = "add",
     id_dropout: Annotated[float, below_1] = 0.1,

@@ -16,9 +16,18 @@ from softdex.index.tree.deal import RULES
 from softdex.index.tree.tree import Tree
 from softdex.machine import pick_device
 from softdex.messages import say
-from softdex.options import at_least_0, at_least_2, from_0_to_1, model_or, one_of, only, positive
+from softdex.options import (
+    at_least_0,
+    at_least_2,
+    count,
+    from_0_to_1,
+    model_or,
+    one_of,
+    only,
+    width,
+)
 from softdex.recipes.leaves import LEAVES, Quick, estimate_of, order_of_leaves
-from softdex.recipes.variant import Variant
+from softdex.recipes.variant import Guide, Variant
 from softdex.score.din import NORMS, random_din, windows_of
 from softdex.solve.gradient.feed import Windows
 from softdex.solve.gradient.trainer import Composition, Decline, Descent, Negatives
@@ -45,43 +54,53 @@ PRESETS: dict[str, dict[str, Any]] = {  # a CPU sees fewer and shorter histories
 
 
 def _variant(
-    about: str, options: dict[str, Any], fixed: tuple[str, ...], space: dict[str, Any]
+    what: str, about: str, options: dict[str, Any], fixed: tuple[str, ...], space: dict[str, Any]
 ) -> Variant:
-    return Variant(about, options, fixed, space, PRESETS)
+    speed: Literal["minutes", "hours"] = "hours" if options.get("beam") else "minutes"
+    guide = Guide("deep", what, speed, "yes", "columns", "best")
+    return Variant(about, options, fixed, space, PRESETS, guide)
 
 
 BINARY = {"objective": "binary", "relearn": "binary"}
 VARIANTS = {
-    "tree": _variant("Every way to train a tree of items, with every option.", {}, (), SPACE),
+    "tree": Variant(
+        "Every way to train a tree of items, with every option.", {}, (), SPACE, PRESETS
+    ),
     "dtr": _variant(
+        "sampled softmax per level of the tree",
         "A tree of items searched by a beam, each level trained by a sampled softmax (DTR).",
         {"objective": "softmax"}, ("objective", "relearn"), SPACE,
     ),
     "tdm": _variant(
+        "cross-entropy per level of the tree",
         "A tree of items searched by a beam, each level trained with binary cross-entropy (TDM).",
         {"objective": "binary", "sampling": "uniform", "negatives": 6, "relearn": "cluster"},
         ("objective", "sampling", "relearn", "gap", "deal", "per_item", *LABELS),
         {**LR, "negatives": [3, 6, 20]},
     ),
     "jtm": _variant(
+        "tdm whose items move to better leaves",
         "TDM, and items move to better leaves in every round (JTM).",
         {**BINARY, "sampling": "uniform", "negatives": 6, "rounds": 2},
         ("objective", "sampling", "relearn", *LABELS),
         {**LR, "negatives": [3, 6, 20]},
     ),
     "otm": _variant(
+        "a tree trained on what its beam visits",
         "A tree trained on the nodes that its beam search visits (OTM).",
         {**BINARY, "sampling": "beam", "beam": 50, "rectify": "own"},
         ("objective", "sampling", "negatives", "relearn", "rectify", "normalise", "estimator"),
         LR,
     ),
     "plt": _variant(
+        "a probabilistic label tree",
         "A probabilistic label tree: a leaf's probability is the product along its path (PLT).",
         {**BINARY, "sampling": "siblings"},
         ("objective", "sampling", "negatives", "relearn", *LABELS),
         LR,
     ),
     "din": _variant(
+        "no tree: every item is scored",
         "Every item is scored by attention to the history (DIN): what the trees approximate.",
         {"sampling": "uniform", "leaves": "none"},
         ("sampling", "leaves", "category", "arity", "beam", "room", *ROUNDS, *LABELS),
@@ -101,19 +120,19 @@ def tree(
     category: Annotated[str | None, only(leaves="category")] = None,
     arity: Annotated[int, at_least_2] = 2,
     room: Annotated[float, from_0_to_1] = 0.0,
-    beam: Annotated[int, positive] = 150,
-    dim: Annotated[int, positive] = 24,
+    beam: Annotated[int, count] = 150,
+    dim: Annotated[int, width] = 24,
     norm: Annotated[str, one_of(*NORMS)] = "batch",
-    negatives: Annotated[int | None, positive, only(sampling=("tree", "uniform", None))] = None,
-    max_history: Annotated[int | None, positive] = None,
-    min_history: Annotated[int, positive] = 1,
+    negatives: Annotated[int | None, count, only(sampling=("tree", "uniform", None))] = None,
+    max_history: Annotated[int | None, count] = None,
+    min_history: Annotated[int, count] = 1,
     windows: Literal["all", "last"] = "all",
     max_instances: Annotated[int, at_least_0] = 0,
-    rounds: Annotated[int, positive] = 1,
+    rounds: Annotated[int, count] = 1,
     relearn: Annotated[str, one_of(*BY)] = "softmax",
-    gap: Annotated[int, positive, IN_ROUNDS] = 7,
+    gap: Annotated[int, count, IN_ROUNDS] = 7,
     deal: Annotated[str, one_of(*RULES), IN_ROUNDS] = "auction",
-    per_item: Annotated[int, positive, IN_ROUNDS] = 64,
+    per_item: Annotated[int, count, IN_ROUNDS] = 64,
     move: Annotated[bool, IN_ROUNDS] = True,
     restart: Annotated[bool, IN_ROUNDS] = False,
     rectify: Annotated[str, one_of(*KINDS)] = "none",

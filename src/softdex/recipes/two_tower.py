@@ -13,9 +13,9 @@ from softdex.index.flat import Flat
 from softdex.index.imi.books import codewords_for, log_popularity
 from softdex.index.imi.index import build
 from softdex.objective.in_batch import CORRECTIONS
-from softdex.options import at_least_0, from_0_to_1, one_of, only, positive
+from softdex.options import at_least_0, count, from_0_to_1, one_of, only, up_to
 from softdex.recipes.compose import Towers
-from softdex.recipes.variant import Variant
+from softdex.recipes.variant import Guide, Variant
 from softdex.solve.gradient.feed import Events
 from softdex.solve.gradient.in_batch import OBJECTIVES, InBatch
 from softdex.solve.gradient.trainer import Composition, Descent, Negatives
@@ -25,25 +25,39 @@ SPACE = {"lr": (0.002, 0.05), "temperature": (0.05, 0.3), "prior": [0.0, 0.5, 0.
 PLAIN = {"temperature": 0.1, "prior": 0.7}  # of a softmax that is not taken twice
 
 
-def _variant(objective: str, about: str, **options: Any) -> Variant:
-    return Variant(about, {"objective": objective, **options}, ("objective",), SPACE)
+def _variant(objective: str, what: str, about: str, **options: Any) -> Variant:
+    speed: Literal["minutes", "hours"] = "hours" if objective == "xir" else "minutes"
+    guide = Guide("features", what, speed, "encoder=mix", "features=", "yes")
+    return Variant(about, {"objective": objective, **options}, ("objective",), SPACE, {}, guide)
 
 
 VARIANTS = {
     "two_tower": Variant("Every in-batch objective on two towers.", space=SPACE),
     "ssl": _variant(
-        "ssl", "Two towers by a softmax over the batch's own items: popular items are pushed down.",
+        "ssl", "softmax over the batch",
+        "Two towers by a softmax over the batch's own items: popular items are pushed down.",
         temperature=0.1, prior=0.0,
     ),
     "ssl_pop": _variant(
-        "ssl_pop", "Two towers: softmax over the batch, corrected for popularity.", **PLAIN
+        "ssl_pop", "ssl, corrected for popularity",
+        "Two towers: softmax over the batch, corrected for popularity.", **PLAIN,
     ),
-    "mns": _variant("mns", "Two towers: softmax over the batch and uniform items.", **PLAIN),
+    "mns": _variant(
+        "mns", "ssl_pop with uniform items as well",
+        "Two towers: softmax over the batch and uniform items.", **PLAIN,
+    ),
     "g_tower": _variant(
-        "g_tower", "Two towers: softmax over the batch, popularity estimated online.", **PLAIN
+        "g_tower", "ssl_pop, popularity estimated online",
+        "Two towers: softmax over the batch, popularity estimated online.", **PLAIN,
     ),
-    "bir": _variant("bir", "Two towers: the batch's items resampled to approximate the softmax."),
-    "xir": _variant("xir", "As bir, with a cache of informative items of earlier batches."),
+    "bir": _variant(
+        "bir", "the batch resampled towards the softmax",
+        "Two towers: the batch's items resampled to approximate the softmax.",
+    ),
+    "xir": _variant(
+        "xir", "bir with a cache of earlier batches",
+        "As bir, with a cache of informative items of earlier batches.",
+    ),
 }  # fmt: skip
 CACHED = only(objective="xir")
 
@@ -52,11 +66,11 @@ def two_tower(
     train: Interactions,
     *,
     objective: Annotated[str, one_of(*OBJECTIVES)] = "bir",
-    negatives: Annotated[int | None, positive, only(objective=("mns", "bir", "xir"))] = None,
+    negatives: Annotated[int | None, count, only(objective=("mns", "bir", "xir"))] = None,
     popularity: Annotated[
         Literal["count", "log", "power"], only(objective=("ssl_pop", "mns", "bir", "xir"))
     ] = "count",
-    power: Annotated[float, at_least_0, only(popularity="power")] = 0.5,
+    power: Annotated[float, up_to(10), only(popularity="power")] = 0.5,
     correction: Annotated[str, one_of(*CORRECTIONS), only(objective=("bir", "xir"))] = "none",
     own: Literal["drop", "keep"] = "drop",
     hits: Literal["drop", "keep"] = "drop",

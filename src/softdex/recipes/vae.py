@@ -10,9 +10,9 @@ from torch import Tensor
 
 from softdex.data.interactions import Interactions
 from softdex.encode.vae import Vae
-from softdex.options import at_least_0, below_1, only, positive
+from softdex.options import at_least_0, below_1, count, only, up_to, width
 from softdex.recipes.compose import Sampling
-from softdex.recipes.variant import Variant
+from softdex.recipes.variant import Guide, Variant
 from softdex.score.product import Dot
 from softdex.solve.gradient.feed import Histories
 from softdex.solve.gradient.trainer import Composition, Descent
@@ -23,11 +23,13 @@ VARIANTS = {
     "vae": Variant("A variational autoencoder of histories, with every option.", space=SPACE),
     "mult_vae": Variant(
         "A variational autoencoder of histories, full softmax: its cost grows with the items.",
-        {"index": "full"}, ("index",), SPACE,
+        {"index": "full"}, ("index",), SPACE, {},
+        Guide("log", "an autoencoder of histories", "minutes", "yes", "few events", "yes"),
     ),
     "fastvae": Variant(
         "A variational autoencoder on draws from a multi-index: its cost does not grow.",
-        {"index": "imi_popularity", "per_row": True, "lr": 0.003}, (), SPACE,
+        {"index": "imi_popularity", "per_row": True, "lr": 0.003}, (), SPACE, {},
+        Guide("large", "mult_vae on draws of a multi-index", "hours", "yes", "few events", "best"),
     ),
 }  # fmt: skip
 
@@ -35,13 +37,13 @@ VARIANTS = {
 def vae(
     train: Interactions,
     *,
-    dim: Annotated[int, positive] = 200,
-    hidden: Annotated[int, positive] = 200,
-    latent: Annotated[int, positive] = 64,
+    dim: Annotated[int, width] = 200,
+    hidden: Annotated[int, width] = 200,
+    latent: Annotated[int, width] = 64,
     dropout: Annotated[float, below_1] = 0.5,
-    beta: Annotated[float, at_least_0] = 0.3,
+    beta: Annotated[float, up_to(1e6)] = 0.3,
     anneal: Annotated[int, at_least_0] = 0,
-    max_history: Annotated[int, positive] = 200,
+    max_history: Annotated[int, count] = 200,
     popularity: Annotated[
         Literal["count", "log", "power"], only(index=("auto", "imi_popularity"))
     ] = "power",

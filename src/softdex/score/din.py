@@ -17,7 +17,19 @@ from torch.nn.functional import batch_norm, layer_norm, prelu
 from softdex.encode.table import Table, table_of
 from softdex.kernels.dispatch import attend
 from softdex.score.contract import extended
-from softdex.shapes import FLOATS, LONGS, Layout, Sizes, Tensors, arguments, kept
+from softdex.shapes import (
+    FLOATS,
+    LONGS,
+    Layout,
+    Sizes,
+    Tensors,
+    arguments,
+    check_made,
+    kept,
+    moderate,
+    most_of,
+    most_through,
+)
 
 Rows = Callable[[Tensor], Tensor]
 """Item ids -> rows of the node table that stand for them, -1 for none."""
@@ -134,6 +146,10 @@ class Din(nn.Module):
         good = bool((windows > 0).all()) and sizes["E"] == (sizes["W"] + 1) * sizes["D"]
         if not good or int(windows.sum()) > MOST_PLACES or int(tensors["norm"]) not in range(3):
             raise ValueError("the scorer's windows, layers or norm do not fit together")
+        moderate(tensors, sizes)
+        if any(bool((tensors[f"{layer}_stats"][1] < 0).any()) for layer in LAYERS):
+            raise ValueError("the scorer holds a variance below 0")
+        _check_made(tensors, NORMS[int(tensors["norm"])])
 
     def num_queries(self, query: Tensor | HistoryAtLevel) -> int:
         """Return the number of histories."""
@@ -198,6 +214,31 @@ class Din(nn.Module):
         mean, variance = stats
         flat = batch_norm(x.flatten(0, 1), mean, variance, scale, shift, learns, MOMENTUM, TINY)
         return flat.view_as(x)
+
+
+def _check_made(tensors: Tensors, norm: str) -> None:
+    """Refuse layers whose numbers could overflow."""
+    node, dim = most_of(tensors["nodes.weight"]), tensors["nodes.weight"].shape[1]
+    see, (bias, slope, weigh) = tensors["see"], tensors["see_units"]
+    hidden = sum(most_through(x, part) for x, part in zip((node, node**2, node), see, strict=True))
+    hidden = (hidden + most_of(bias)) * max(1.0, most_of(slope))
+    weight = most_through(hidden, weigh[:, None]) + most_of(tensors["weigh"])
+    weight *= max(1.0, most_of(tensors["weigh"]))
+    first, length = tensors["first"], int(tensors["windows"].sum())
+    parts = max(most_through(node, part) for part in torch.split(first[:-dim], dim))
+    x = length * weight * parts + most_through(node, first[-dim:])
+    for layer in LAYERS:
+        bias, slope, scale, shift = tensors[f"{layer}_units"]
+        x = (x if layer == "first" else most_through(x, tensors[layer])) + most_of(bias)
+        check_made("the scorer", hidden, weight, x)
+        mean, variance = tensors[f"{layer}_stats"]
+        if norm == "layer":
+            x = len(mean) ** 0.5 * most_of(scale) + most_of(shift)
+        elif norm == "batch":
+            spread = (float(variance.min()) + TINY) ** 0.5
+            x = (x + most_of(mean)) / spread * most_of(scale) + most_of(shift)
+        x *= max(1.0, most_of(slope))
+    check_made("the scorer", most_through(x, tensors["last"][:, None], tensors["last_bias"]))
 
 
 def random_din(

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from softdex.encode.table import table_of
 from softdex.encode.version import version_of
 from softdex.score.contract import Product, extended
-from softdex.shapes import FLOATS, Layout, Sizes, Tensors, shapes_suffice
+from softdex.shapes import FLOATS, MOST, Layout, Sizes, Tensors, moderate
 
 
 @final
@@ -29,7 +29,7 @@ class Dot(nn.Module):
     tensors: ClassVar[Layout] = {"items.weight": (FLOATS, "ID"), "bias.weight": (FLOATS, "I1?")}
     is_product = True
     pair_bytes = 0
-    check = staticmethod(shapes_suffice)
+    check = staticmethod(moderate)
 
     def __init__(
         self,
@@ -130,9 +130,10 @@ class Cosine(nn.Module):
 
     @staticmethod
     def check(tensors: Tensors, sizes: Sizes) -> None:
-        """Refuse a temperature that nothing can be divided by."""
-        if not float(tensors["temperature"]) > 0:
-            raise ValueError("the scorer's temperature is not above 0")
+        """Refuse a temperature that nothing can be divided by, and numbers that could overflow."""
+        moderate(tensors, sizes)
+        if not float(tensors["temperature"]) >= 1 / MOST:
+            raise ValueError(f"the scorer's temperature is below {1 / MOST:g}")
 
     def num_queries(self, query: Tensor) -> int:
         """Return the number of rows of the query."""

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
 from softdex.index.contract import Index
+from softdex.machine import within_memory
 from softdex.messages import say, ticker
 from softdex.solve.checkpoint import Checkpointer
 
@@ -135,6 +136,7 @@ class _TimeIsOver(Exception):
 class Run:
     """One training, in parts: call `advance` any number of times, then `finish`."""
 
+    @within_memory("training")
     def __init__(
         self,
         job: Job,
@@ -202,6 +204,7 @@ class Run:
         if self.checkpointer is not None:
             self.checkpointer.save(vars(self.progress), self.trainer.state(), self.best)
 
+    @within_memory("training")
     def _epoch(self, asked_to_stop: Callable[[], bool]) -> dict[str, Any]:
         """Train one epoch, measure it, and keep the best."""
         saved = time.monotonic()

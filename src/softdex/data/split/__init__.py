@@ -3,6 +3,7 @@
 Every split returns the named tuple `(train, valid, test)` with a `card` that says how it was made:
 
 - `per_user`, `leave_last`, `by_user`, `global_time` and `given` are general;
+- `next_item` holds out whole sessions and asks for each of their clicks;
 - `lightgcn`, `rg`, `fastvae`, `xir` and `dtr` are published protocols.
 """
 
@@ -16,6 +17,7 @@ from softdex.data.holdout import Split
 from softdex.data.interactions import Interactions
 from softdex.data.split.general import by_user, given, global_time, leave_last, per_user
 from softdex.data.split.protocols import dtr, fastvae, lightgcn, rg, xir
+from softdex.data.split.sessions import next_item
 from softdex.errors import choose
 
 __all__ = [
@@ -29,15 +31,17 @@ __all__ = [
     "global_time",
     "leave_last",
     "lightgcn",
+    "next_item",
     "per_user",
     "rg",
     "xir",
 ]
 
-SPLITS: dict[str, Callable[..., Split]] = {
-    f.__name__: f
-    for f in (per_user, leave_last, by_user, global_time, given, lightgcn, rg, fastvae, xir, dtr)
-} | {"random": per_user}
+GENERAL = (per_user, leave_last, by_user, global_time, given, next_item)
+PUBLISHED = (lightgcn, rg, fastvae, xir, dtr)
+SPLITS: dict[str, Callable[..., Split]] = {f.__name__: f for f in (*GENERAL, *PUBLISHED)} | {
+    "random": per_user
+}
 
 
 def by_name(name: str, log: Interactions, **arguments: Any) -> Split:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from softdex.data.holdout import DROPPED, TEST, TRAIN, VALID, Split, assemble
+from softdex.data.expect import expect
+from softdex.data.holdout import DROPPED, TEST, TRAIN, VALID, Split, assemble, join
 from softdex.data.interactions import Interactions
 from softdex.data.split.parts import (
     check_ratios,
@@ -20,6 +21,7 @@ from softdex.data.split.parts import (
     with_inputs,
 )
 from softdex.errors import DataError, choose, did_you_mean
+from softdex.messages import say
 
 
 def per_user(
@@ -52,6 +54,7 @@ def per_user(
         >>> len(train), valid, test
         (24, Holdout(3 users with 3 targets, per_user), Holdout(3 users with 3 targets, per_user))
     """
+    expect(Interactions, "split.per_user", log)
     shares = check_ratios("per_user", ratios)
     rank, count = rank_per_user(log, order_key("per_user", log, order, seed))
     sizes = np.stack([np.floor(count * s + 1e-9).astype(np.int64) for s in shares[1:]])
@@ -80,6 +83,7 @@ def leave_last(log: Interactions, n: int = 1, *, valid: bool = True, order: str 
     Returns:
         `(train, valid, test)`. The history at test includes the validation events.
     """
+    expect(Interactions, "split.leave_last", log)
     rank, count = rank_per_user(log, order_key("leave_last", log, order, 0))
     test = np.where(count > n, n, 0)
     before = np.where(count - test > n, n, 0) if valid else np.zeros_like(count)
@@ -110,6 +114,7 @@ def by_user(
     Returns:
         `(train, valid, test)`; valid is None if there are two ratios.
     """
+    expect(Interactions, "split.by_user", log)
     shares = check_ratios("by_user", ratios)
     rank, count = rank_per_user(log, order_key("by_user", log, order, seed))
     role = parts_of_users(log, shares, seed)
@@ -133,9 +138,10 @@ def global_time(
         `(train, valid, test)`; valid is None if there are two ratios. The history at test
         includes the validation events.
     """
+    expect(Interactions, "split.global_time", log)
     choose("global_time", "rule for cold users", cold, ("drop", "keep"))
     shares = check_ratios("global_time", ratios)
-    time = clock("global_time", log)
+    time = clock("global_time", log, "Without a clock use leave_last or per_user.")
     cuts = [np.quantile(time, q, method="higher") for q in np.cumsum(shares)[:-1]]
     part = np.where(time >= cuts[-1], TEST, TRAIN)
     if len(cuts) == 2:
@@ -162,6 +168,7 @@ def given(log: Interactions, column: str = "test", *, valid: float = 0.0, seed: 
     Returns:
         `(train, valid, test)`; valid is None without validation events.
     """
+    expect(Interactions, "split.given", log)
     if column not in log.extra:
         raise DataError(
             f"split.given: the log carries no column {column!r}. "
@@ -176,4 +183,20 @@ def given(log: Interactions, column: str = "test", *, valid: float = 0.0, seed: 
         size = np.floor(count * valid + 1e-9).astype(np.int64)
         part[in_train] = np.where(rank >= (count - size)[train.user], VALID, TRAIN)
     arguments = {"column": column, "valid": valid, "seed": seed}
-    return assemble(log, "given", arguments, part, has_valid=bool((part == VALID).any()))
+    split = assemble(log, "given", arguments, part, has_valid=bool((part == VALID).any()))
+    return _noted(split, column)
+
+
+def _noted(split: Split, column: str) -> Split:
+    """Note and say that most test users have no history, as where whole sessions are held out."""
+    asked = split.test.targets.lengths > 0
+    without = int((asked & (split.test.history.lengths == 0)).sum())
+    if 2 * without <= asked.sum():
+        return split
+    note = (
+        f"{without:,} of {int(asked.sum()):,} test users have no event in train, so that models "
+        "know nothing of them. To ask for each click of a held-out session by those before it, use "
+        f"split.next_item(column={column!r})"
+    )
+    say(f"split.given: {note}")
+    return join(split.train, split.valid, split.test, split.card.noted([note]))

@@ -41,16 +41,21 @@ def order_key(where: str, log: Interactions, order: str, seed: int) -> np.ndarra
     return log.time if order == "time" else None
 
 
-def clock(where: str, log: Interactions) -> np.ndarray:
-    """The times of a log; raise if there are none, or if they only count each user's events."""
+def clock(where: str, log: Interactions, instead: str) -> np.ndarray:
+    """The times of a log; raise if there are none, or if they only count each user's events.
+
+    `instead` says what to do then.
+    """
     if log.time is None:
-        raise DataError(f"split.{where}: the log has no time. Name the column: read(time=...).")
+        raise DataError(
+            f"split.{where}: the log has no time. Name the column: read(time=...). {instead}"
+        )
     first = np.full(log.num_users, np.inf)
     np.minimum.at(first, log.user, log.time)
     if np.isin(first[log.user_counts > 0], (0, 1)).all() and log.time.max() < 1e8:
         raise DataError(
             f"split.{where}: times are positions in a history (every user starts at 0 or 1), not a "
-            "clock. Use leave_last, or per_user(order='time')."
+            f"clock. {instead}"
         )
     return log.time
 
@@ -76,8 +81,13 @@ def parts_by_rank(
 def parts_of_users(log: Interactions, shares: list[float], seed: int) -> np.ndarray:
     """The part of each user at random, in these shares: TRAIN, VALID or TEST."""
     users = generator(seed).permutation(np.flatnonzero(log.user_counts))
+    return in_shares(users, shares, log.num_users)
+
+
+def in_shares(users: np.ndarray, shares: list[float], num_users: int) -> np.ndarray:
+    """The part of each user, in these shares of an order of them: TRAIN, then VALID, then TEST."""
     ends = np.round(np.cumsum(shares) * len(users)).astype(np.int64)
-    part = np.full(log.num_users, TRAIN)
+    part = np.full(num_users, TRAIN)
     part[users[ends[-2] :]] = TEST
     if len(shares) == 3:
         part[users[ends[0] : ends[1]]] = VALID

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from softdex.data.expect import expect
 from softdex.data.holdout import DROPPED, TRAIN, Holdout, Split, assemble, join
 from softdex.data.interactions import Interactions
 from softdex.data.split.general import given, per_user
@@ -82,6 +83,7 @@ def dtr(log: Interactions, *, seed: int = 0, min_events: int = 15, history: int 
         min_events: drop users with fewer events, and held-out users with a shorter first half.
         history: most recent items of the first half that the model sees.
     """
+    expect(Interactions, "split.dtr", log)
     enough = log.user_counts[log.user] >= min_events
     rank, count = rank_per_user(log, order_key("dtr", log, "time", seed))
     role = parts_of_users(log, [0.8, 0.1, 0.1], seed)
@@ -101,6 +103,7 @@ def dtr(log: Interactions, *, seed: int = 0, min_events: int = 15, history: int 
 
 
 def _eighty_twenty(log: Interactions, seed: int, name: str, arguments: dict[str, Any]) -> Split:
+    expect(Interactions, f"split.{name}", log)
     rank, count = rank_per_user(log, generator(seed).random(len(log)))
     test = count - np.rint(0.8 * count).astype(np.int64)
     part = parts_by_rank(log, rank, count, np.zeros_like(count), test)

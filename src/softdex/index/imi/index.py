@@ -22,7 +22,7 @@ from softdex.index.imi.books import all_cells, cell_of, trained
 from softdex.index.imi.search import in_blocks
 from softdex.messages import say
 from softdex.score.contract import Product
-from softdex.shapes import DOUBLES, FLAGS, FLOATS, INTS, LONGS, Layout, Sizes, Tensors
+from softdex.shapes import DOUBLES, FLAGS, FLOATS, INTS, LONGS, Layout, Sizes, Tensors, moderate
 
 if TYPE_CHECKING:
     from softdex.kernels.scan import Lists
@@ -115,6 +115,7 @@ class Imi:
     def check(tensors: Tensors, sizes: Sizes, scorer: Any) -> None:
         """Refuse cells and settings that do not exist, and an index without a living item."""
         methods.check(tensors, sizes, scorer)
+        moderate({name: tensors[name] for name in ("words", "logw")}, sizes)
         cell, last, effort = tensors["cell"], int(tensors["last"]), float(tensors["effort"])
         inside = int(cell.min()) >= 0 and int(cell.max()) < sizes["C"] ** 2
         if not (inside and last in range(len(LAST)) and effort > 0 and scorer.is_product):

@@ -12,7 +12,18 @@ from torch import Tensor, nn
 from softdex.data.ragged import Ragged
 from softdex.encode.table import Table
 from softdex.encode.version import Version
-from softdex.shapes import DOUBLES, FLOATS, Layout, Sizes, Tensors, arguments, kept
+from softdex.shapes import (
+    DOUBLES,
+    FLOATS,
+    Layout,
+    Sizes,
+    Tensors,
+    arguments,
+    check_made,
+    kept,
+    moderate,
+    most_of,
+)
 from softdex.solve.closed.normal_equations import (
     Shared,
     from_terms,
@@ -59,7 +70,10 @@ class FoldIn(nn.Module):
 
     @staticmethod
     def check(tensors: Tensors, sizes: Sizes) -> None:
-        """Refuse totals below 0."""
+        """Refuse a loss without a minimum, totals below 0, and numbers that could overflow."""
+        from_terms(tensors["terms"])
+        moderate({"vectors.weight": tensors["vectors.weight"]}, sizes)
+        check_made("the encoder", most_of(tensors["total"]))
         if bool((tensors["total"] < 0).any()):
             raise ValueError("encoder.total holds numbers below 0")
 

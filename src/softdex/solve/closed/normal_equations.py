@@ -67,7 +67,7 @@ def from_terms(terms: Tensor) -> Quadratic:
         raise ValueError(f"expected 12 finite terms of a loss, got {terms.tolist()[:12]}")
     w0, w1, a0, a1, t0, t1, centre, lam, nu, beta, frobenius, items = terms.tolist()
     positive = min(w0, w1, a0, a1, t0, lam, nu, beta) >= 0
-    if not positive or max(w0, w1, a0, a1, t0, lam) > 1e9 or nu > 9 or beta > 1 or items < 1:
+    if not positive or max(w0, w1, a0, a1, t0, lam) > 2e9 or nu > 9 or beta > 1 or items < 1:
         raise ValueError(f"terms {terms.tolist()} belong to no loss that has a minimum")
     return Quadratic(
         (w0, w1), (a0, a1), (t0, t1), centre, lam, nu, beta, bool(frobenius), int(items)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from softdex.options import at_least_0, from_0_to_1, positive
+from softdex.options import at_least_0, count, from_0_to_1, rate, up_to
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Training:
         precision: `float32`, or `bf16` for matrix products.
     """
 
-    epochs: Annotated[int | None, positive] = 60
-    batch_size: Annotated[int | None, positive] = None
-    lr: Annotated[float | None, positive] = 0.01
+    epochs: Annotated[int | None, count] = 60
+    batch_size: Annotated[int | None, count] = None
+    lr: Annotated[float | None, rate] = 0.01
     lr_end: Annotated[float, from_0_to_1] = 1.0
-    decay: Annotated[float, at_least_0] = 0.0
+    decay: Annotated[float, up_to(1e3)] = 0.0
     per_row: bool = False
     patience: Annotated[int, at_least_0] = 5
     seed: Annotated[int, at_least_0] = 0
