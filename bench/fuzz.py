@@ -13,7 +13,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path += [str(TESTS / "fuzz"), str(TESTS)]
-os.environ["SOFTDEX_QUIET"] = "1"
+os.environ |= {"SOFTDEX_QUIET": "1", "CUDA_VISIBLE_DEVICES": ""}  # a GPU does not survive a fork
 
 import harness  # noqa: E402
 
@@ -24,6 +24,7 @@ from _options import parser, run, size  # noqa: E402
 PARSER = parser(__file__, __doc__)
 PARSER.add_argument("--inputs", type=size, default=sized(10**5, 1), help="shared by the kinds")
 PARSER.add_argument("--kind", help="only this one, or those of one file")
+PARSER.add_argument("--workers", type=size, default=sized(os.cpu_count() or 1, 1))
 PARSER.add_argument("--first", type=int, default=0, help="first seed")
 
 
@@ -36,11 +37,12 @@ def main(given: Namespace) -> None:
     if not kinds:
         PARSER.error(f"there is no kind {given.kind!r}: {', '.join(harness.kinds())}")
     sdx.set_threads(1)
-    workers, began = sized(os.cpu_count() or 1, 1), time.perf_counter()
+    harness.warm(kinds.values())
+    began = time.perf_counter()
     each, total = -(-given.inputs // len(kinds)), dict.fromkeys(harness.OUTCOMES, 0)
     figures = {}
     for name, attempt in kinds.items():
-        tally = harness.run(attempt, range(given.first, given.first + each), workers=workers)
+        tally = harness.run(attempt, range(given.first, given.first + each), workers=given.workers)
         total = {outcome: n + tally.counts[outcome] for outcome, n in total.items()}
         figures[name] = {"tried": tally.tried} | tally.counts
         for seed, outcome, said in tally.failed:

@@ -13,6 +13,7 @@ import torch
 
 from softdex.errors import SoftdexError
 
+MOST_THREADS = 1024
 NO_MEMORY = re.compile("alloc|out of memory|overflow", re.IGNORECASE)  # as torch says it
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 DURATION = re.compile("".join(rf"(?:(\d+(?:\.\d+)?)\s*{unit}\s*)?" for unit in UNITS))
@@ -26,6 +27,8 @@ def set_threads(n: int) -> None:
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise SoftdexError(f"threads: expected a whole number of at least 1, got {n!r}.")
+    if n > MOST_THREADS:
+        raise SoftdexError(f"threads: expected at most {MOST_THREADS:,}, got {n:,}.")
     import numba  # takes a while
 
     torch.set_num_threads(n)

@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from softdex.compiled import FALLBACK
 from softdex.errors import SoftdexError
 
 METRIC = "ndcg@20"
@@ -94,7 +95,17 @@ def say_if_compiling(function: Any, what: str) -> None:
     kept = place.glob(f"{source.stem}.{code.co_name}-{code.co_firstlineno}.*.nbi")
     written = source.stat().st_mtime
     if not any(path.stat().st_mtime >= written for path in kept):
+        _say_where_compiled_code_is_kept()
         say(f"compiling {what} for this machine, once (a few seconds; cached on disk)")
+
+
+@functools.cache
+def _say_where_compiled_code_is_kept() -> None:
+    if FALLBACK is not None:
+        say(
+            f"note: neither the installation nor the home folder can be written to, so compiled "
+            f"code is kept in {FALLBACK}; NUMBA_CACHE_DIR chooses another folder"
+        )
 
 
 def has_bars() -> bool:

@@ -35,6 +35,7 @@ from softdex.recipes.catalogue import Recipe
 from softdex.solve.loop import Job, Run
 from softdex.tables import Rows
 
+MOST_SETTINGS = 65_536
 KEPT = 3  # one setting in KEPT goes on, with KEPT times the epochs
 
 
@@ -167,6 +168,8 @@ def tune(
         raise SoftdexError("tune: expected a validation part with targets: valid= of a split.")
     if isinstance(settings, bool) or not isinstance(settings, int) or settings < 1:
         raise SoftdexError(f"tune: expected a number of settings >= 1, got {settings!r}.")
+    if settings > MOST_SETTINGS:
+        raise SoftdexError(f"tune: expected at most {MOST_SETTINGS:,} settings, got {settings:,}.")
     base = recipes.options(recipe) | fixed
     if space is None:
         idle = recipes.unread(recipe, base)

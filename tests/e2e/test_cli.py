@@ -347,7 +347,9 @@ def test_explain_draws_what_lies_around_an_item(tree: Path, softdex: Softdex) ->
         ("TREE", "explain: expected one of --user, --history and --item, got 0."),
         ("TREE -u u01 --history i01", "one of --user, --history and --item, got 2."),
         ("TREE -u u01 --item i01", "one of --user, --history and --item, got 2."),
-        ("TREE --item i01 --k 3", "explain: --k has no effect with --item."),
+        ("TREE -u u01 --at-most category=1", "explain: --at-most has no effect on a beam search."),
+        ("TREE --item i01 --deny i02", "explain: --k and rules have no effect with --item."),
+        ("TREE --item i01 --k 3", "explain: --k and rules have no effect with --item."),
         ("TREE --item i001", "explain: 1 unknown item ('i001'). Did you mean 'i01'?"),
         ("RUN --item i01", "explain: item_cf has no tree to draw. Fit dtr, tdm, jtm, otm or plt."),
         ("TREE -u u001", "explain: 1 unknown user ('u001'). Did you mean 'u01'?"),
@@ -779,6 +781,40 @@ def test_evaluate_refuses_data_that_has_changed(softdex: Softdex) -> None:
     lines = Path("clicks.csv").read_text().splitlines()
     Path("clicks.csv").write_text("\n".join(lines[:-3]))
     mistake(softdex("evaluate", "r"), "the data has changed since r was trained", "Train again")
+    done = softdex("evaluate", "r", "--leak", "allow")
+    assert done.code == 0, done.err
+    assert "note: leak allowed: " in done.out
+
+
+def test_evaluate_does_not_mind_rows_in_another_order(softdex: Softdex) -> None:
+    fitted = softdex("fit", "clicks.csv", "-r", "popular", "--out", "r", "--json").json()
+    head, *lines = Path("clicks.csv").read_text().splitlines()
+    Path("clicks.csv").write_text("\n".join([head, *reversed(lines)]) + "\n")
+    assert softdex("evaluate", "r", "--json").json()["card"]["sha256"] == fitted["card"]["sha256"]
+
+
+def test_evaluate_reports_the_metrics_asked_for(place: Path, softdex: Softdex) -> None:
+    done = softdex("evaluate", place / "run", "--metrics", "ndcg,hit", "--k", "5", "--json").json()
+    assert list(done["metrics"]) == ["ndcg@5", "hit@5"]
+    trained = softdex("evaluate", place / "run", "--known-users", "trained")
+    assert trained.code == 0, trained.err
+    mistake(softdex("evaluate", place / "run", "--metrics", "ndgc"), "unknown metric 'ndgc'")
+
+
+def test_evaluate_measures_lists_made_elsewhere_on_the_split_of_a_run(
+    place: Path, softdex: Softdex
+) -> None:
+    model = sdx.load(place / "run")
+    test = sdx.split.leave_last(sdx.read("clicks.csv", quiet=True)).test
+    lists = model.recommend(test.user_keys.take(test.users), k=12)
+    pq.write_table(lists.table, "lists.parquet")
+    done = softdex(
+        "evaluate", place / "run", "--lists", "lists.parquet", "--k", "5", "--json"
+    ).json()
+    expected = sdx.evaluate(lists, test, k=5)
+    assert done["recipe"] == "lists.parquet"
+    assert done["metrics"] == dict(expected)
+    mistake(softdex("evaluate", place / "run", "--lists", "gone.csv"), "gone.csv")
 
 
 def test_evaluate_refuses_a_log_whose_keys_have_changed(softdex: Softdex) -> None:
@@ -786,7 +822,8 @@ def test_evaluate_refuses_a_log_whose_keys_have_changed(softdex: Softdex) -> Non
     table = pcsv.read_csv("clicks.csv")
     renamed = pa.array([f"x{name}" for name in table["user"].to_pylist()])
     pcsv.write_csv(table.set_column(0, "user", renamed), "clicks.csv")
-    mistake(softdex("evaluate", "r"), "the holdout is of another log")
+    mistake(softdex("evaluate", "r"), "the data has changed since r was trained")
+    mistake(softdex("evaluate", "r", "--leak", "allow"), "the holdout is of another log")
 
 
 @pytest.mark.parametrize(

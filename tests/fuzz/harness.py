@@ -3,7 +3,7 @@
 A fuzzer is a file beside this one with `KINDS: dict[str, Attempt]`. An attempt makes the input of
 its seed inside the folder it is given (empty, its own), tries it, and returns "done" or "refused"
 (a SoftdexError). It raises AssertionError for a silent misread or a partial output, and lets
-everything else escape.
+everything else escape. A function `warm` of the file is called once, before children are forked.
 """
 
 from __future__ import annotations
@@ -71,6 +71,12 @@ def kinds() -> dict[str, Attempt]:
         spec.loader.exec_module(module)
         found |= {f"{path.stem}.{name}": attempt for name, attempt in module.KINDS.items()}
     return found
+
+
+def warm(attempts: Iterable[Attempt]) -> None:
+    """Prepare what the children of these attempts share."""
+    for module in {attempt.__module__ for attempt in attempts}:
+        vars(sys.modules[module]).get("warm", lambda: None)()
 
 
 def run(attempt: Attempt, seeds: Iterable[int], *, workers: int = 1, limit: float = LIMIT) -> Tally:

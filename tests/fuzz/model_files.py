@@ -57,6 +57,12 @@ def saved(which: int) -> Path:
     return path
 
 
+def warm() -> None:
+    """Save every model."""
+    for which in range(len(MODELS)):
+        saved(which)
+
+
 def tried(raw: bytes, folder: Path) -> str:
     """Load and use a file."""
     file = folder / "m.sdx"

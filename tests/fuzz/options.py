@@ -12,7 +12,7 @@ import numpy as np
 import softdex as sdx
 from softdex.options import notes, words_of
 
-WHOLE = [0, 1, 2, 3, 7, 40, -1, 2**16, 2**20, 2**31, 2**53, 2**62, 2**63, 10**30]
+WHOLE = [1, 2, 3, 7, 40, 300, 0, -1, 2**12, 2**16, 2**20, 2**24, 2**31, 2**53, 2**62, 10**30]
 NUMBERS = [0.0, 1.0, -1.0, 1e-300, 1e-45, 1e-12, 1e-4, 0.5, 0.999, 10.0, 1e3, 1e6, 1e9, 1e300]
 ODD = [None, True, "", "x", [], [1], {}, float("nan"), float("inf"), b"x"]
 LONG = ("epochs", "rounds", "layers", "steps", "seed")  # of a value, how long a training takes
@@ -36,6 +36,13 @@ def log_of(which: int) -> sdx.Interactions:
     if which == 3:
         return sdx.read([("ann", "tea", 1)], quiet=True)
     return log
+
+
+def warm() -> None:
+    """Make the logs, and train once: the first training imports for a while."""
+    for which in range(4):
+        log_of(which)
+    sdx.fit("ssm", log_of(0), dim=2, epochs=1, device="cpu")
 
 
 def hostile(kind: Any, name: str, draw: np.random.Generator) -> Any:

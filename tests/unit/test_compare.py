@@ -542,7 +542,7 @@ def test_without_a_terminal_each_recipe_has_a_line(
         ({"recipes": [3]}, LISTED),
         ({"recipes": {"rg2": 64}}, "compare: expected options of rg2 as a dict, got 64"),
         ({"recipes": {"rg2": {"dmi": 64}}}, "rg2: unknown option 'dmi'. Did you mean 'dim'?"),
-        ({"recipes": {"rg2": {"dim": -1}}}, "rg2: expected dim > 0, got -1"),
+        ({"recipes": {"rg2": {"dim": -1}}}, "rg2: expected dim > 0 and at most 65,536, got -1"),
         ({"k": 0}, r"evaluate: expected cut-offs k of at least 1, got \[0\]"),
         ({"k": []}, "evaluate: expected cut-offs k of at least 1"),
         ({"k": "ten"}, "evaluate: expected k as a whole number or a list"),

@@ -4,6 +4,7 @@ Triton must know from its import on that it is to interpret."""
 from __future__ import annotations
 
 import importlib.util
+import math
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -201,3 +202,35 @@ def test_draws_follow_their_law_and_are_as_many_as_asked(
     assert torch.equal(below, again)
     assert size == 1 or not torch.equal(below, other)
     assert size == 1 or not torch.equal(counts[0], counts[1])
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-45, 3e38, float("inf"), float("-inf"), float("nan")])
+def test_hostile_numbers_are_written_only_where_they_belong(kernels: Kernels, value: float) -> None:
+    generator, matrix = draw(1)
+    matrix[7] = value
+    ids = torch.randint(8, ROWS, (4, 37), generator=generator)
+    (products,) = kernels("dots", matrix[:4], matrix, ids)
+    (sums,) = kernels("bags", matrix, ids, torch.ones(4, 37))
+    assert bool(products.isfinite().all())
+    assert bool(sums.isfinite().all())
+
+    table = Table(torch.ones(ROWS, DIM))
+    optimizer = RowAdam(table, 0.1)
+    (table(ids % 20) * value).sum().backward()
+    lookups = sorted_by_row(table.touched(), ROWS)
+    law = optimizer.lr, *optimizer.betas, optimizer.eps, optimizer.decay
+    *_, weights = kernels("adam", *lookups, optimizer._tables(), *law)
+    assert bool((weights[20:] == 1).all())
+
+    if math.isfinite(value):  # the interpreter has no least of NaNs; a GPU keeps word 0
+        points = torch.full((5, DIM), value)
+        points[0] = matrix[1]
+        (codes,) = kernels("nearest", points, matrix[:7])
+        assert int(codes[0]) == 1
+        assert bool(((codes >= 0) & (codes < 7)).all())
+
+    logs = torch.full((3, 70), -1.0)
+    logs[0], logs[1, 4], logs[2, 69] = value, value, value
+    (below,) = kernels("below", logs, torch.tensor([5]), 30)
+    assert bool(((below >= 0) & (below <= 30)).all())
+    assert below[:, -1].tolist() == [30] * 3

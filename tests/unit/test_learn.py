@@ -239,12 +239,12 @@ def test_fit_in_a_folder_resumes_to_the_same_model(
         nonlocal calls
         calls += 1
         if calls == 3:
-            raise MemoryError
+            raise EOFError
         return evaluate(*args, **more)
 
     with monkeypatch.context() as patch:
         patch.setattr("softdex.model.learn.evaluate", dies)
-        with pytest.raises(MemoryError):
+        with pytest.raises(EOFError):
             sdx.fit("ssm", parts.train, valid=parts.valid, folder=tmp_path, **options)
     assert (tmp_path / FILE).exists()
     again = sdx.fit("ssm", parts.train, valid=parts.valid, folder=tmp_path, resume=True, **options)

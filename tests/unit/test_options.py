@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from softdex import recipes
+import softdex as sdx
+from softdex import machine, recipes
 from softdex.cli.plan import read_config, to_toml
 from softdex.data import split as splits
 from softdex.errors import SoftdexError
@@ -105,3 +106,106 @@ def test_a_plan_as_toml_reads_as_the_same_plan(tmp_path: Any) -> None:
     }
     (tmp_path / "c.toml").write_text(to_toml(plan), encoding="utf-8")
     assert read_config(tmp_path / "c.toml") == plan
+
+
+# upper limits ------------------------------------------------------------------------------------
+
+ABSURD = 4611686018427387904
+QUICK = {"epochs": 1, "device": "cpu"}
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_option_that_counts_something_has_an_upper_limit(name: str) -> None:
+    small = ("seed", "patience", "anneal", "warm_up", "max_instances", "block", "positions")
+    refused = set()
+    for option, kind in recipes.kinds(name).items():
+        if fits(ABSURD, kind) and not fits("x", kind) and option in recipes.choices(name):
+            if option in (*small, "half_life", "sampled"):
+                continue
+            with pytest.raises(SoftdexError, match=rf"^{name}: expected {option} .*, got {ABSURD}"):
+                recipes.check_options(name, {option: ABSURD})
+            refused.add(option)
+    assert refused or name == "popular"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given", "words"),
+    [
+        ("rg2", {"dim": ABSURD}, f"rg2: expected dim > 0 and at most 65,536, got {ABSURD}."),
+        ("mult_vae", {"hidden": 10**6}, "mult_vae: expected hidden > 0 and at most 65,536, got"),
+        ("ssm", {"negatives": 2**40}, "ssm: expected negatives > 0 and at most 16,777,216, got"),
+        ("ssm", {"batch_size": 2**40}, "ssm: expected batch_size > 0 and at most 16,777,216, got"),
+        ("ssm", {"lr": 1e300}, "ssm: expected lr > 0 and at most 1,000, got 1e+300."),
+        ("ssm", {"temperature": 1e-9}, "ssm: expected temperature from 0.0001 to 10,000, got"),
+        ("rg2", {"steps": ABSURD}, f"rg2: expected steps from 0 to 10000, got {ABSURD}."),
+    ],
+)
+def test_an_absurd_value_is_refused_before_anything_is_made_of_it(
+    log: sdx.Interactions, recipe: str, given: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SoftdexError) as refused:
+        sdx.fit(recipe, log, **given)
+    assert str(refused.value).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given"),
+    [
+        ("ials", {"alpha": 1e9, "lam": 0.0, "steps": 4}),
+        ("rg2", {"alpha": 1e9, "steps": 0}),
+        ("ssm", {"lr": 1e3}),
+        ("mult_vae", {"lr": 1e3, "beta": 1e6}),
+    ],
+)
+def test_extreme_training_ends_in_a_finite_model_or_in_a_sentence(
+    log: sdx.Interactions, recipe: str, given: dict[str, Any]
+) -> None:
+    try:
+        model = sdx.fit(recipe, log, dim=4, **QUICK, **given)
+    except SoftdexError as error:
+        assert "options" in str(error)  # noqa: PT017
+        return
+    found = model.recommend(model.users.all(), 3)
+    assert np.isfinite(np.asarray(found["score"])).all()
+
+
+def test_what_the_machine_cannot_hold_is_refused(
+    log: sdx.Interactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("softdex.model.learn.memory_of", lambda device: 2**20)
+    words = r"^fit: the training needs about .* GB, the memory of this cpu is 0.00 GB. Lower dim"
+    with pytest.raises(SoftdexError, match=words):
+        sdx.fit("ssm", log, dim=2000, **QUICK)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 17 bytes"),
+        RuntimeError("Storage size calculation overflowed with sizes=[1, 2]"),
+        RuntimeError("CUDA out of memory. Tried to allocate 20 GiB"),
+    ],
+)
+def test_an_allocation_that_fails_is_one_sentence(log: sdx.Interactions, error: Exception) -> None:
+    def greedy(train: sdx.Interactions) -> Any:
+        raise error
+
+    with pytest.raises(SoftdexError, match=r"^fit: this machine has too little memory for these"):
+        sdx.fit(greedy, log)
+    with pytest.raises(RuntimeError, match="something else"), machine.within_memory("fit"):
+        raise RuntimeError("something else")
+
+
+def test_lists_settings_and_threads_have_upper_limits(model: sdx.Retriever) -> None:
+    with pytest.raises(SoftdexError, match=r"^search: expected k of at most 1,000, got 4,611,686"):
+        model.search(np.zeros(1, np.int64), model.seen.take(np.zeros(1, int)), ABSURD)
+    with pytest.raises(SoftdexError, match=r"^threads: expected at most 1,024, got 4,611,686"):
+        sdx.set_threads(ABSURD)
+    assert len(model.recommend(model.users.all()[:1], ABSURD)) < len(model.items)
+
+
+def test_a_search_of_absurdly_many_settings_is_refused(parts: sdx.Split) -> None:
+    assert parts.valid is not None
+    with pytest.raises(SoftdexError, match=r"^tune: expected at most 65,536 settings, got 4,611,"):
+        sdx.tune("rg2", parts.train, parts.valid, settings=ABSURD, space={"dim": [2]})

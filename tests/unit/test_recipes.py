@@ -135,7 +135,7 @@ def test_popular_counts_weights() -> None:
         ("itemcf", {}, "Did you mean 'item_cf'"),
         ("item_cf", {"neighbors": 5}, "Did you mean 'neighbours'"),
         ("item_cf", {"neighbours": 0}, "neighbours > 0"),
-        ("item_cf", {"shrink": -1.0}, "shrink >= 0"),
+        ("item_cf", {"shrink": -1.0}, "shrink from 0 to 1e9"),
         ("popular", {"half_life": -2.0}, "half_life > 0"),
     ],
 )

@@ -201,7 +201,7 @@ def test_a_model_starts_from_an_earlier_one(log: sdx.Interactions) -> None:
 
 @pytest.mark.parametrize(("option", "value", "words"), [
     ("dropout", 1.0, "dropout from 0 to below 1"),
-    ("beta", -0.1, "beta >= 0"),
+    ("beta", -0.1, "beta from 0 to 1e6"),
     ("latent", 0, "latent > 0"),
     ("index", "tree", "unknown index"),
     ("popularity", "rank", "unknown popularity"),

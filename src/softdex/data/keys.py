@@ -274,37 +274,33 @@ def find(keys: Keys, given: Any, where: str, what: str, *, known: bool = True) -
         known: raise if a key is unknown; otherwise its row number is -1.
     """
     try:
-        _refuse_no_keys(given, where, what)
-        return keys.rows(given, where, what) if known else keys.lookup(given)
+        array = _as_array(given)
+        _refuse_no_keys(given, array, where, what)
+        return keys.rows(array, where, what) if known else keys.lookup(array)
     except NOT_CONVERTIBLE as error:
         raise SoftdexError(
             f"{where}: expected {what} as a list of keys, got {type(given).__name__} ({error})."
         ) from None
 
 
-def _refuse_no_keys(given: Any, where: str, what: str) -> None:
+def _refuse_no_keys(given: Any, array: pa.Array, where: str, what: str) -> None:
     """Refuse nulls, lists and records, none of which is the key of anything."""
-    wrong: list[Any] = []
-    if hasattr(given, "__arrow_c_stream__"):
-        given = _as_array(given)
+    kind, cells = array.type, given
     if isinstance(given, Mapping):
-        wrong = [given]
-    elif isinstance(given, (pa.Array, pa.ChunkedArray)):
-        if given.null_count or pa.types.is_nested(given.type):
-            wrong = [c for c in given.to_pylist() if _is_no_key(c)]
-    elif any(_is_no_key_type(kind) for kind in set(map(type, given))):
-        wrong = [cell for cell in given if _is_no_key(cell)]
-    if wrong:
-        raise DataError(
-            f"{where}: expected {what} as keys (text or numbers), got {str(wrong[0])[:60]}."
-        )
+        cells = [given]
+    elif array.null_count or pa.types.is_nested(kind) or pa.types.is_floating(kind):
+        cells = array.to_pylist()
+    elif isinstance(given, (pa.Array, pa.ChunkedArray)) or all(map(_may_be_key, _types(given))):
+        return
+    for cell in cells:
+        if not _may_be_key(type(cell)) or cell != cell:
+            shown = str(cell)[:60]
+            raise DataError(f"{where}: expected {what} as keys (text or numbers), got {shown}.")
 
 
-def _is_no_key_type(kind: type) -> bool:
-    return kind is type(None) or issubclass(kind, (float, tuple)) or not issubclass(kind, Hashable)
+def _types(cells: Iterable[Any]) -> set[type]:
+    return set(map(type, cells))
 
 
-def _is_no_key(cell: Any) -> bool:
-    if isinstance(cell, float):
-        return cell != cell
-    return _is_no_key_type(type(cell))
+def _may_be_key(kind: type) -> bool:
+    return kind is not type(None) and issubclass(kind, Hashable) and not issubclass(kind, tuple)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from softdex.data.expect import expect
 from softdex.data.holdout import Holdout
 from softdex.data.keys import find
-from softdex.data.ragged import Ragged, group, offsets
+from softdex.data.ragged import Ragged, among, group, offsets
 from softdex.data.roles import find_key_column
 from softdex.data.sources import open_source
 from softdex.errors import DataError, choose, first_few
@@ -115,7 +115,7 @@ def _in_order(
         shown = first_few(map(repr, names.filter(pa.array(unknown)).unique().to_pylist()))
         notes.append(f"{int(unknown.sum()):,} rows have items that the log does not know ({shown})")
     cells = rows * np.int64(len(holdout.item_keys)) + items
-    masked = ~unknown & np.isin(cells, holdout.masked.cells(len(holdout.item_keys)))
+    masked = ~unknown & among(cells, holdout.masked.cells(len(holdout.item_keys)))
     if masked.any():
         notes.append(f"{int(masked.sum()):,} rows have masked items and are left out")
     known = np.flatnonzero(~unknown & ~masked)

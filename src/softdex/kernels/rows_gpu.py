@@ -21,7 +21,7 @@ CELLS = 1024  # cells of a row that are summed at a time
 
 @triton.jit
 def _dots(query, table, ids, out, n, dim, ROWS: tl.constexpr, WIDE: tl.constexpr):
-    row, column = tl.program_id(0), tl.arange(0, WIDE)
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, WIDE)
     place = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     item = tl.load(ids + row * n + place, place < n, 0)
     real = (place < n)[:, None] & (item >= 0)[:, None] & (column < dim)[None, :]
@@ -34,7 +34,8 @@ def _dots(query, table, ids, out, n, dim, ROWS: tl.constexpr, WIDE: tl.constexpr
 def _bags(
     table, ids, weights, out, n, dim, STEP: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr
 ):
-    row, part, column = tl.program_id(0), tl.program_id(1), tl.arange(0, WIDE)
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    column = tl.arange(0, WIDE)
     total = tl.zeros((WIDE,), tl.float32)
     for start in range(0, STEP, ROWS):
         place = part * STEP + start + tl.arange(0, ROWS)

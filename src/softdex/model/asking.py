@@ -5,6 +5,7 @@ A stranger is a user of whom the encoder has learned nothing. Shapes: B users.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -166,10 +167,12 @@ def is_list(cell: Any) -> bool:
     return isinstance(cell, Iterable) and not isinstance(cell, (str, bytes, Mapping))
 
 
-def whole(where: str, k: Any) -> int:
+def whole(where: str, k: Any, most: float = math.inf) -> int:
     """Return k as an int; refuse what is no length of a list."""
     if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
         raise SoftdexError(f"{where}: expected k as a whole number of at least 1, got {k!r}.")
+    if int(k) > most:
+        raise SoftdexError(f"{where}: expected k of at most {most:,}, got {int(k):,}.")
     return int(k)
 
 

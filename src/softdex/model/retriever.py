@@ -190,7 +190,7 @@ class Retriever:
             k: items per user.
             masked: item rows per user to exclude.
         """
-        k = asking.whole("search", k)
+        k = asking.whole("search", k, max(measure.MOST_PLACES, len(self.items)))
         return answer.search(self, users, history, k, Filter(masked)).ids.cpu().numpy()
 
     # measure -------------------------------------------------------------------------------------
