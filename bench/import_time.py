@@ -1,4 +1,4 @@
-"""Seconds and memory to import softdex, and seconds of the shortest commands.
+"""Seconds to import softdex, and of the shortest commands.
 
 python bench/import_time.py [RUNS]
 """
@@ -34,30 +34,28 @@ WORK = {
 def main(given: Namespace) -> None:
     world = sdx.synthetic.world(users=2000, items=100, seed=0)
     sdx.fit("rg2", world.interactions(), quiet=True, epochs=1).save(MODEL)
-    least = dict.fromkeys(WORK, (9000000000.0, 9000000000.0, 0.0))
+    least = dict.fromkeys(WORK, (9e9, 9e9))
     for _ in range(given.runs):
         for name, words in WORK.items():
             least[name] = min(least[name], once(words))
     report(
         "import_time",
-        "a new process each, least of the runs: seconds by the clock, seconds of processor time, "
-        "peak memory in MB; recommend: rg2, one user",
+        "a new process each, least of the runs by the clock; recommend: rg2, one user",
         runs=given.runs,
-        seconds={name: round(wall, 3) for name, (wall, _, _) in least.items()},
-        processor_seconds={name: round(busy, 3) for name, (_, busy, _) in least.items()},
-        peak_mb={name: round(peak) for name, (_, _, peak) in least.items()},
+        seconds={name: round(wall, 3) for name, (wall, _) in least.items()},
+        processor_seconds={name: round(busy, 3) for name, (_, busy) in least.items()},
     )
 
 
-def once(words: list[str]) -> tuple[float, float, float]:
-    """Clock seconds, processor seconds and peak megabytes of one process."""
+def once(words: list[str]) -> tuple[float, float]:
+    """Clock seconds and processor seconds of one process."""
     began = time.perf_counter()
     process = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = status
     if status:
         raise SystemExit(f"import_time: {' '.join(words)} ended with {status}")
-    return time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 1000
+    return time.perf_counter() - began, used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

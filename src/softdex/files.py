@@ -54,10 +54,12 @@ def locked(folder: Path) -> Iterator[None]:
     if place in held:
         yield
         return
-    made = [p for p in (place, *place.parents) if not p.exists()]
     try:
+        made = [p for p in (place, *place.parents) if not p.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
+    except FileExistsError:
+        raise SoftdexError(f"fit: {folder} is a file. Expected a folder for the run.") from None
     except (OSError, ValueError) as error:
         raise SoftdexError(f"fit: cannot write into {folder} ({error}).") from None
     before = _HELD.set(held | {place})

@@ -38,8 +38,6 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
     name = plan["recipe"]
     _check_recipe(name, plan)
     out = Path(plan.setdefault("out", f"runs/{name}"))
-    if out.exists() and not out.is_dir():
-        raise SoftdexError(f"fit: {out} is a file. Expected a folder for the run.")
     with locked(out):
         return _fit(plan, out, force=force, resume=resume)
 
