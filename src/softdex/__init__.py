@@ -8,6 +8,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from softdex import compiled as compiled
 from softdex import openmp as openmp
 
 if TYPE_CHECKING:

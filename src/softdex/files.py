@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 from softdex.errors import ArtifactError, SoftdexError
+
+_HELD = ContextVar[frozenset[Path]]("_HELD", default=frozenset())
 
 
 def write_atomically(path: Path, fill: Callable[[Any], object]) -> None:
@@ -36,6 +41,50 @@ def write_atomically(path: Path, fill: Callable[[Any], object]) -> None:
         raise
     with contextlib.suppress(OSError):  # the file is in place; some systems cannot sync a folder
         _sync_folder(path.parent)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Let no other process or thread write a run into a folder meanwhile.
+
+    The lock ends with the process, however that ends. What is left empty is removed. A lock inside
+    a lock on the same folder does nothing.
+    """
+    held, place = _HELD.get(), folder.absolute()
+    if place in held:
+        yield
+        return
+    try:
+        made = [p for p in (place, *place.parents) if not p.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except FileExistsError:
+        raise SoftdexError(f"fit: {folder} is a file. Expected a folder for the run.") from None
+    except (OSError, ValueError) as error:
+        raise SoftdexError(f"fit: cannot write into {folder} ({error}).") from None
+    before = _HELD.set(held | {place})
+    try:
+        _take(handle, folder)
+        yield
+    finally:
+        _HELD.reset(before)
+        os.close(handle)
+        for empty in made:
+            with contextlib.suppress(OSError):
+                empty.rmdir()
+
+
+def _take(handle: int, folder: Path) -> None:
+    """Lock a folder that is open; a file system without locks is used without."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SoftdexError(
+            f"fit: another run is writing into {folder}. Wait until it ends, or choose another "
+            "folder."
+        ) from None
+    except OSError:
+        pass
 
 
 def save_text(path: Path, text: str) -> None:

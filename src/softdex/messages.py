@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from softdex.compiled import FALLBACK
 from softdex.errors import SoftdexError
 
 METRIC = "ndcg@20"
@@ -41,6 +42,11 @@ def say(line: str, level: int = logging.INFO, *, quiet: bool = False) -> None:
 def is_quiet() -> bool:
     """Whether only warnings are said: `quiet=`, --quiet or SOFTDEX_QUIET."""
     return LEAST.get() > logging.INFO or bool(os.environ.get("SOFTDEX_QUIET"))
+
+
+def is_verbose() -> bool:
+    """Whether epochs are said."""
+    return LEAST.get() <= logging.DEBUG
 
 
 @contextmanager
@@ -89,7 +95,17 @@ def say_if_compiling(function: Any, what: str) -> None:
     kept = place.glob(f"{source.stem}.{code.co_name}-{code.co_firstlineno}.*.nbi")
     written = source.stat().st_mtime
     if not any(path.stat().st_mtime >= written for path in kept):
+        _say_where_compiled_code_is_kept()
         say(f"compiling {what} for this machine, once (a few seconds; cached on disk)")
+
+
+@functools.cache
+def _say_where_compiled_code_is_kept() -> None:
+    if FALLBACK is not None:
+        say(
+            f"note: neither the installation nor the home folder can be written to, so compiled "
+            f"code is kept in {FALLBACK}; NUMBA_CACHE_DIR chooses another folder"
+        )
 
 
 def has_bars() -> bool:

@@ -4,10 +4,15 @@ Items are the leaves of a tree and have Zipf popularity. A user u draws an item 
 from each node to a child c with probability proportional to mass(c) exp(strength * <z_u, v_c>),
 where mass(c) is the popularity below c. The product along the path, mixed with popularity noise,
 is eta(y | u). With strength 0 it is the popularity itself.
+
+With `stickiness` an event stays with that probability in the top category of the event before it,
+whatever the taste. The world knows that too: its best lists depend on the last event, by
+eta(y | u, last).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -65,8 +70,8 @@ def world(
         strength: weight of taste; 0 leaves popularity alone.
         skew: Zipf exponent of popularity; 0 makes all items equally popular.
         noise: fraction of events drawn by popularity alone.
-        stickiness: probability that an event stays in the top category of the previous one. It
-            leaves eta(y | u) unchanged and makes the order informative.
+        stickiness: probability that an event stays in the top category of the event before it, so
+            that the order is informative.
     """
     if min(users, items, depth, dim) < 1 or not 0 <= noise <= 1 or not 0 <= stickiness < 1:
         raise SoftdexError(
@@ -128,14 +133,18 @@ class World:
     def interactions(self, *, seed: int | None = None, repeats: bool = False) -> Interactions:
         """Draw a log; another `seed` draws other events from the same world.
 
-        Without `repeats` each event is drawn from eta over the items new to the user.
+        Without `repeats` each event is drawn from eta over the items new to the user; with
+        `stickiness` from eta given the event before it.
         """
         draw = np.random.default_rng([self.seed, 1, 0 if seed is None else seed + 1])
         lengths = draw.gamma(2.0, self.events / 2, self.num_users).astype(np.int64)
         lengths = np.maximum(1, lengths if repeats else np.minimum(lengths, self.num_items // 2))
         user = np.repeat(np.arange(self.num_users), lengths)
-        item = self._draw(user, draw)
-        if not repeats:
+        if self.stickiness:
+            item = self._draw_in_order(lengths, draw, repeats=repeats)
+        else:
+            item = self._draw(user, draw)
+        if not repeats and not self.stickiness:
             user, item = self._without_repeats(user, item, lengths, draw)
             lengths = np.bincount(user, minlength=self.num_users)
         gaps = np.cumsum(draw.exponential(size=len(user)))
@@ -160,8 +169,9 @@ class World:
                 columns[name] = names.take(pa.array(node))
         return pa.table(columns)
 
-    def eta(self, users: np.ndarray) -> np.ndarray:
-        """Return eta(y | u) for user rows (B,) as (B, I) float64; rows sum to 1."""
+    def eta(self, users: np.ndarray, last: np.ndarray | None = None) -> np.ndarray:
+        """Return eta(y | u) for user rows (B,) as (B, I) float64, or eta(y | u, last) for the item
+        rows (B,) of their last events, -1 for none. Rows sum to 1."""
         path = np.ones((len(users), 1))
         for mass, vectors in zip(self.levels, self.vectors, strict=True):
             with np.errstate(divide="ignore"):
@@ -170,11 +180,19 @@ class World:
             top = logits.max(2, keepdims=True)
             weights = np.exp(logits - np.where(np.isfinite(top), top, 0.0))
             local = weights / np.maximum(weights.sum(2, keepdims=True), 1e-300)
+            if mass is self.levels[0] and self.stickiness and last is not None:
+                local[last >= 0, 0] *= 1 - self.stickiness
+                rows = np.flatnonzero(last >= 0)
+                local[rows, 0, self._category(last[rows])] += self.stickiness
             path = (path[:, :, None] * local).reshape(len(users), -1)
         return (1 - self.noise) * path[:, self.slot_of] + self.noise * self.popularity
 
     def best(
-        self, k: int, users: np.ndarray | None = None, exclude: Ragged | None = None
+        self,
+        k: int,
+        users: np.ndarray | None = None,
+        exclude: Ragged | None = None,
+        last: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the Bayes-optimal lists: item rows (B, k) and their probabilities (B, k).
 
@@ -182,18 +200,21 @@ class World:
             k: length of each list.
             users: user rows; all by default.
             exclude: items to exclude, one row per user.
+            last: item row of each user's last event, -1 for none; of use with `stickiness`.
         """
         users = np.arange(self.num_users) if users is None else users
+        exclude = empty(len(users)) if exclude is None else exclude
         lists = [
             (ids, np.take_along_axis(eta, ids, 1) * (ids >= 0))
-            for _, eta, ids in self._lists(k, users, exclude)
+            for _, eta, ids in self._lists(k, users, exclude, last)
         ]
         return np.concatenate([i for i, _ in lists]), np.concatenate([p for _, p in lists])
 
     def ceiling(self, metric: str, k: int, holdout: Holdout | None = None) -> float:
         """Return the expected metric of the best lists on one new event; no model exceeds it.
 
-        With a `holdout`, the mean is over its users and the items it does not mask.
+        With a `holdout`, the mean is over its users and the items it does not mask. A world with
+        `stickiness` needs one, whose histories end with the event before.
         """
         return self._expected(metric, k, holdout, None)
 
@@ -213,7 +234,7 @@ class World:
         counts = np.bincount(holdout.history.ids, minlength=self.num_items)
 
         def search(part: Holdout, most: int, exact: bool) -> np.ndarray:
-            return self.best(most, part.users, part.masked)[0]
+            return self.best(most, part.users, part.masked, _last(part.history))[0]
 
         return evaluate(search, holdout, item_counts=counts, k=k, **rules)
 
@@ -227,17 +248,15 @@ class World:
             )
 
     def _lists(
-        self, k: int, users: np.ndarray, exclude: Ragged | None
+        self, k: int, users: np.ndarray, exclude: Ragged, last: np.ndarray | None
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yield blocks of (positions in `users`, eta, best item rows)."""
         size = max(1, CELLS // len(self.levels[-1]))
         for start in range(0, len(users), size):
             at = np.arange(start, min(start + size, len(users)))
-            eta = self.eta(users[at])
-            open_ = eta.copy() if exclude is not None else eta
-            if exclude is not None:
-                part = exclude.take(at)
-                open_[part.row_of, part.ids] = -np.inf
+            eta = self.eta(users[at], None if last is None else last[at])
+            open_, part = eta.copy(), exclude.take(at)
+            open_[part.row_of, part.ids] = -np.inf
             hits = top_k(torch.from_numpy(open_), min(k, self.num_items))
             ids = torch.where(hits.scores > -torch.inf, hits.ids, -1).numpy()
             yield at, eta, np.pad(ids, ((0, 0), (0, k - ids.shape[1])), constant_values=-1)
@@ -246,13 +265,17 @@ class World:
         """Return the expected metric of a model's lists, of the best ones if it is None."""
         choose("world", "metric", metric, list(WORTH))
         if holdout is None:
-            users, masked = np.arange(self.num_users), empty(self.num_users)
+            if self.stickiness:
+                raise SoftdexError(
+                    "world: with stickiness= best lists depend on the last event. Give holdout=."
+                )
+            users, masked, last = np.arange(self.num_users), empty(self.num_users), None
         else:
             self._check(holdout)
-            users, masked = holdout.users, holdout.masked
+            users, masked, last = holdout.users, holdout.masked, _last(holdout.history)
         worth = WORTH[metric](np.arange(1, k + 1), k)
         total = 0.0
-        for at, eta, ids in self._lists(k, users, masked):
+        for at, eta, ids in self._lists(k, users, masked, last):
             seen = masked.take(at)
             if model is not None:
                 ids = self._answers(model, k, users[at], holdout, at)
@@ -276,13 +299,46 @@ class World:
             return np.asarray(model.search(part.users, part.history, k, part.masked))
         return np.asarray(model.search(users, model.seen.take(users), k))
 
-    def _draw(self, user: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+    def _category(self, item: np.ndarray) -> np.ndarray:
+        """Return the top category of each item."""
+        return self.slot_of[item] // (len(self.levels[-1]) // len(self.levels[0]))
+
+    def _draw_in_order(
+        self, lengths: np.ndarray, draw: np.random.Generator, *, repeats: bool
+    ) -> np.ndarray:
+        """Draw the events of every user one after the other, the first from eta(y | u)."""
+        start = np.cumsum(lengths) - lengths
+        item, last = np.zeros(lengths.sum(), np.int64), np.full(self.num_users, -1)
+        had: set[int] = set()
+        for t in range(lengths.max()):
+            now = left = np.flatnonzero(lengths > t)
+            for _ in range(ATTEMPTS):
+                found = self._draw(left, draw, last[left])
+                keys = (left * self.num_items + found).tolist()
+                new = np.array([repeats or key not in had for key in keys])
+                item[start[left[new]] + t] = found[new]
+                had.update(itertools.compress(keys, new))
+                left = left[~new]
+                if not len(left):
+                    break
+            for user in left:  # who has had nearly all that is likely
+                eta = self.eta(np.array([user]), last[[user]])[0] + 1e-300
+                eta[item[start[user] : start[user] + t]] = 0
+                item[start[user] + t] = draw.choice(self.num_items, p=eta / eta.sum())
+                had.add(user * self.num_items + item[start[user] + t])
+            last[now] = item[start[now] + t]
+        return item
+
+    def _draw(
+        self, user: np.ndarray, draw: np.random.Generator, last: np.ndarray | None = None
+    ) -> np.ndarray:
         """Draw one item per event, walking down the tree level by level."""
         node = np.zeros(len(user), np.int64)
         for level, (mass, vectors) in enumerate(zip(self.levels, self.vectors, strict=True)):
             node = self._step(node, user, mass, vectors, draw)
-            if level == 0 and self.stickiness:
-                node = self._stay(node, user, draw)
+            if level == 0 and last is not None:
+                stays = (draw.random(len(user)) < self.stickiness) & (last >= 0)
+                node = np.where(stays, self._category(last), node)
         item_of = np.argsort(self.slot_of)
         structured = item_of[node]
         cdf = np.cumsum(self.popularity)
@@ -332,11 +388,11 @@ class World:
             chosen[part] = children[np.arange(len(weights)), (weights > threshold).argmax(1)]
         return chosen
 
-    def _stay(self, node: np.ndarray, user: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Let sticky events repeat the top category of the last event that was not."""
-        stays = draw.random(len(user)) < self.stickiness
-        stays[np.concatenate([[True], np.diff(user) != 0])] = False
-        return node[np.maximum.accumulate(np.where(stays, 0, np.arange(len(user))))]
+
+def _last(history: Ragged) -> np.ndarray:
+    """Return the last item of each history, -1 where there is none."""
+    end = np.where(history.lengths > 0, history.indptr[1:] - 1, len(history.ids))
+    return np.append(history.ids, -1)[end]
 
 
 def _numbered(letter: str, n: int) -> Keys:

@@ -347,7 +347,9 @@ def test_explain_draws_what_lies_around_an_item(tree: Path, softdex: Softdex) ->
         ("TREE", "explain: expected one of --user, --history and --item, got 0."),
         ("TREE -u u01 --history i01", "one of --user, --history and --item, got 2."),
         ("TREE -u u01 --item i01", "one of --user, --history and --item, got 2."),
-        ("TREE --item i01 --k 3", "explain: --k has no effect with --item."),
+        ("TREE -u u01 --at-most category=1", "explain: --at-most has no effect on a beam search."),
+        ("TREE --item i01 --deny i02", "explain: --k and rules have no effect with --item."),
+        ("TREE --item i01 --k 3", "explain: --k and rules have no effect with --item."),
         ("TREE --item i001", "explain: 1 unknown item ('i001'). Did you mean 'i01'?"),
         ("RUN --item i01", "explain: item_cf has no tree to draw. Fit dtr, tdm, jtm, otm or plt."),
         ("TREE -u u001", "explain: 1 unknown user ('u001'). Did you mean 'u01'?"),
@@ -384,6 +386,25 @@ def test_compare_ranks_recipes_and_writes_a_report(softdex: Softdex) -> None:
     assert Path("r.html").read_text().startswith("<!doctype html>")
     listed = softdex("compare", "clicks.csv", "--recipes", "popular", "--json").json()
     assert list(listed) == ["popular"]
+    assert listed["popular"]["valid ndcg@20"] > 0
+
+
+def test_compare_keeps_a_run_folder_per_recipe_and_goes_on_from_there(
+    softdex: Softdex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("compare", "clicks.csv", "--recipes", "popular,item_cf", "--k", "5")
+    first = softdex(*words)
+    assert first.code == 0, first.err
+    best = Path("runs/compare-clicks/item_cf")
+    assert f"wrote {best.parent}. Next:\n  softdex recommend {best} --user " in first.out
+    assert {p.name for p in best.iterdir()} == {"config.toml", "model.sdx"}
+    shown = softdex("evaluate", best, "--json").json()
+    assert shown["metrics"] == sdx.load(best).card.metrics["test"]
+    run_file = importlib.import_module("softdex.compare.run")
+    monkeypatch.setattr(run_file, "train_once", lambda *_, **__: pytest.fail("it trained"))
+    assert softdex(*words).out == first.out
+    mistake(softdex(*words, "--split", "per_user"), "comparison on other data or another split")
+    mistake(softdex(*words, "--out", "clicks.csv"), "cannot write clicks.csv/compare.json")
 
 
 def test_compare_starts_no_recipe_once_its_budget_is_spent(softdex: Softdex) -> None:
@@ -396,20 +417,21 @@ def test_compare_starts_no_recipe_once_its_budget_is_spent(softdex: Softdex) -> 
     assert "rg2: not trained (the budget was spent)" in lines
     assert "item_cf" in Path("r.html").read_text()
     assert list(softdex(*words, "0.000001s", "--json").json()) == ["popular"]
-    assert list(softdex(*words, "1h", "--json").json()) == ["popular", "item_cf", "rg2"]
+    assert softdex(*words, "1h", "--json").json().keys() == {"popular", "item_cf", "rg2"}
 
 
 def test_compare_shows_what_has_finished_when_a_recipe_fails(
     softdex: Softdex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train = sdx.fit
+    run_file = importlib.import_module("softdex.compare.run")
+    train = run_file.train_once
 
     def failing(name: str, *given: Any, **options: Any) -> sdx.Retriever:
         if name == "item_cf":
             raise sdx.SoftdexError("item_cf: too large.")
         return train(name, *given, **options)
 
-    monkeypatch.setattr(importlib.import_module("softdex.compare"), "fit", failing)
+    monkeypatch.setattr(run_file, "train_once", failing)
     done = softdex("compare", "clicks.csv", "--recipes", "item_cf,popular", "--k", "5")
     assert done.code == 2
     assert done.out.splitlines()[1].startswith("popular ")
@@ -570,8 +592,8 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ("compare clicks.csv --recipes popluar", ["unknown recipe 'popluar'", "'popular'?"]),
         ("compare clicks.csv --recipes popular --report .", ["cannot write ."]),
         ("compare clicks.csv --k 999999999", ["expected k of at most 1,000"]),
-        ("compare gone.csv --budget soon", ["expected budget as", "'10m'", "got 'soon'"]),
-        ("compare gone.csv --budget 0", ["expected budget as", "got '0'"]),
+        ("compare gone.csv --budget soon", ["budget: expected", "'10m'", "got 'soon'"]),
+        ("compare gone.csv --budget 0", ["budget: expected", "got '0'"]),
         ("recipes item_fc", ["unknown recipe 'item_fc'. Did you mean 'item_cf'?"]),
         ("demo --users 0", ["expected positive sizes"]),
         ("demo --users many", ["Invalid value for '--users'"]),
@@ -759,6 +781,40 @@ def test_evaluate_refuses_data_that_has_changed(softdex: Softdex) -> None:
     lines = Path("clicks.csv").read_text().splitlines()
     Path("clicks.csv").write_text("\n".join(lines[:-3]))
     mistake(softdex("evaluate", "r"), "the data has changed since r was trained", "Train again")
+    done = softdex("evaluate", "r", "--leak", "allow")
+    assert done.code == 0, done.err
+    assert "note: leak allowed: " in done.out
+
+
+def test_evaluate_does_not_mind_rows_in_another_order(softdex: Softdex) -> None:
+    fitted = softdex("fit", "clicks.csv", "-r", "popular", "--out", "r", "--json").json()
+    head, *lines = Path("clicks.csv").read_text().splitlines()
+    Path("clicks.csv").write_text("\n".join([head, *reversed(lines)]) + "\n")
+    assert softdex("evaluate", "r", "--json").json()["card"]["sha256"] == fitted["card"]["sha256"]
+
+
+def test_evaluate_reports_the_metrics_asked_for(place: Path, softdex: Softdex) -> None:
+    done = softdex("evaluate", place / "run", "--metrics", "ndcg,hit", "--k", "5", "--json").json()
+    assert list(done["metrics"]) == ["ndcg@5", "hit@5"]
+    trained = softdex("evaluate", place / "run", "--known-users", "trained")
+    assert trained.code == 0, trained.err
+    mistake(softdex("evaluate", place / "run", "--metrics", "ndgc"), "unknown metric 'ndgc'")
+
+
+def test_evaluate_measures_lists_made_elsewhere_on_the_split_of_a_run(
+    place: Path, softdex: Softdex
+) -> None:
+    model = sdx.load(place / "run")
+    test = sdx.split.leave_last(sdx.read("clicks.csv", quiet=True)).test
+    lists = model.recommend(test.user_keys.take(test.users), k=12)
+    pq.write_table(lists.table, "lists.parquet")
+    done = softdex(
+        "evaluate", place / "run", "--lists", "lists.parquet", "--k", "5", "--json"
+    ).json()
+    expected = sdx.evaluate(lists, test, k=5)
+    assert done["recipe"] == "lists.parquet"
+    assert done["metrics"] == dict(expected)
+    mistake(softdex("evaluate", place / "run", "--lists", "gone.csv"), "gone.csv")
 
 
 def test_evaluate_refuses_a_log_whose_keys_have_changed(softdex: Softdex) -> None:
@@ -766,7 +822,8 @@ def test_evaluate_refuses_a_log_whose_keys_have_changed(softdex: Softdex) -> Non
     table = pcsv.read_csv("clicks.csv")
     renamed = pa.array([f"x{name}" for name in table["user"].to_pylist()])
     pcsv.write_csv(table.set_column(0, "user", renamed), "clicks.csv")
-    mistake(softdex("evaluate", "r"), "the holdout is of another log")
+    mistake(softdex("evaluate", "r"), "the data has changed since r was trained")
+    mistake(softdex("evaluate", "r", "--leak", "allow"), "the holdout is of another log")
 
 
 @pytest.mark.parametrize(

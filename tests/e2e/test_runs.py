@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from marks import slow
 from softdex.cli import main
 from softdex.cli.demo import write_world
 from softdex.solve.checkpoint import FILE, LOG
@@ -85,12 +87,14 @@ def test_a_killed_run_resumes_to_the_same_bytes(folder: Path, refused: Callable[
     assert len((folder / "killed" / LOG).read_text().splitlines()) == 25
 
 
-def test_an_interrupted_run_says_how_to_go_on_and_does(folder: Path) -> None:
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 143), *slow((signal.SIGINT, 130))])
+def test_a_stopped_run_says_how_to_go_on_and_does(folder: Path, sent: int, status: int) -> None:
+    shutil.rmtree(folder / "stopped", ignore_errors=True)
     process = start(folder, "fit", "clicks.parquet", "--out", "stopped", *OPTIONS)
     wait_for_an_epoch(folder / "stopped", process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == status
     assert "softdex fit --out stopped --resume" in err
     assert "Traceback" not in err
     code, _, err = run(folder, "fit", "--out", "stopped", "--resume")
@@ -100,7 +104,8 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(folder: Path) -> None:
 
 
 def test_an_interrupted_comparison_shows_what_has_finished(folder: Path) -> None:
-    process = start(folder, "compare", "clicks.parquet", "--recipes", "popular,sasrec")
+    words = ("compare", "clicks.parquet", "--recipes", "popular,sasrec", "--out", "compared")
+    process = start(folder, *words)
     assert process.stderr is not None
     assert any("training on" in line for line in process.stderr)
     process.send_signal(signal.SIGINT)
@@ -108,7 +113,9 @@ def test_an_interrupted_comparison_shows_what_has_finished(folder: Path) -> None
     assert process.returncode == 130
     assert out.splitlines()[1].startswith("popular ")
     assert "sasrec: not trained (interrupted)" in out
+    assert "The same command goes on." in err
     assert "Traceback" not in err
+    assert (folder / "compared" / "popular" / "model.sdx").exists()
 
 
 def test_a_run_folder_holds_config_log_metrics_and_model(folder: Path) -> None:

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import softdex as sdx
 from softdex.cli.app import app
+from softdex.cli.demo import WORLD
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -30,7 +31,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that `softdex demo` writes, of a world with a tenth of the events."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "demo").mkdir()
-    world = sdx.synthetic.world(users=400, items=400, seed=0, events=15)
+    world = sdx.synthetic.world(users=400, items=400, seed=0, events=15, **WORLD)
     log = world.interactions()
     catalogue = world.item_table().add_column(0, "item", log.items.all())
     for name, table in (("clicks", log.to_arrow()), ("items", catalogue)):

@@ -87,6 +87,13 @@ def test_the_lightgcn_split_of_gowalla_has_the_published_counts(data: Path) -> N
     assert card.counts["test targets"] == 217_242
 
 
+def test_the_next_items_of_diginetica_are_as_many_as_published(data: Path) -> None:
+    log = sdx.read(data / "diginetica-sessions.parquet")
+    counts = sdx.split.next_item(log, (0.9, 0.1), column="test").card.counts
+    assert counts["test targets"] == 60_858
+    assert counts["train events"] - counts["train users"] == 719_470
+
+
 @pytest.mark.slow
 def test_item_cf_on_gowalla_is_above_the_bars_board(data: Path) -> None:
     """Measured .1695 / .1351; ItemCF of the BARS board has .1570 / .1214."""

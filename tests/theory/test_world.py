@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chisquare
+from scipy.stats import chi2, chisquare
 
 import softdex as sdx
+from marks import slow
 from softdex.synthetic import World, world
 
 
-def eta_by_walking(w: World, user: int) -> np.ndarray:
-    """Return eta(y | u) per leaf: the product of the choices at every node on the path."""
+def eta_by_walking(w: World, user: int, last: int = -1) -> np.ndarray:
+    """Return eta(y | u, last) per leaf: the product of the choices at every node on the path."""
     depth, arity = len(w.levels), w.arity
     probability = np.zeros(w.num_items)
     for item, slot in enumerate(w.slot_of):
@@ -26,7 +27,11 @@ def eta_by_walking(w: World, user: int) -> np.ndarray:
             weight = [
                 w.levels[level][s] * math.exp(w.taste[user] @ w.vectors[level][s]) for s in siblings
             ]
-            p *= weight[node % arity] / sum(weight)
+            here = weight[node % arity] / sum(weight)
+            if level == 0 and last >= 0:
+                stays = node == w.slot_of[last] // arity ** (depth - 1)
+                here = (1 - w.stickiness) * here + w.stickiness * stays
+            p *= here
         probability[item] = (1 - w.noise) * p + w.noise * w.popularity[item]
     return probability
 
@@ -39,6 +44,12 @@ def test_eta_is_the_product_of_the_choices_on_the_path_and_sums_to_one(
     eta = w.eta(np.arange(3))
     assert np.allclose(eta.sum(1), 1)
     assert np.allclose(eta[2], eta_by_walking(w, 2))
+    w = world(users=3, items=items, depth=depth, seed=seed, stickiness=0.3)
+    last = np.array([0, -1, items - 1])
+    eta = w.eta(np.arange(3), last)
+    assert np.allclose(eta.sum(1), 1)
+    for user in range(3):
+        assert np.allclose(eta[user], eta_by_walking(w, user, last[user]))
 
 
 def test_without_taste_everybody_follows_popularity() -> None:
@@ -53,24 +64,39 @@ def test_popularity_is_zipf_with_the_skew_asked_for() -> None:
     assert slope == pytest.approx(-1.3)
 
 
-@pytest.mark.parametrize("stickiness", [0.0, 0.6])
-def test_draws_follow_eta_and_stickiness_leaves_it_alone(stickiness: float) -> None:
-    w = world(users=1, items=30, events=40_000, seed=3, stickiness=stickiness)
-    log = w.interactions(repeats=True)
-    items = log.item if not stickiness else log.item[:: 25 if stickiness else 1]
-    counts = np.bincount(items, minlength=30)
+def test_draws_follow_eta() -> None:
+    w = world(users=1, items=30, events=40_000, seed=3)
+    counts = w.interactions(repeats=True).item_counts
     assert chisquare(counts, w.eta(np.array([0]))[0] * counts.sum()).pvalue > 0.001
 
 
-def test_sticky_histories_stay_in_a_category_more_often() -> None:
-    def stays(stickiness: float) -> float:
-        log = world(users=200, items=100, stickiness=stickiness).interactions(repeats=True)
-        assert log.item_table is not None
-        category = log.item_table["category"].to_numpy()[log.item]
-        same_user = np.diff(log.user) == 0
-        return float((category[1:] == category[:-1])[same_user].mean())
+@pytest.mark.parametrize("repeats", [True, False])
+def test_sticky_draws_follow_eta_given_the_event_before_and_what_is_new(repeats: bool) -> None:
+    """Of 20,000 users with two events each, the second one, per category of the first."""
+    users, items = 20_000, 12
+    w = world(users=users, items=items, events=0.0, seed=3, strength=0.0, stickiness=0.6)
+    lengths = np.full(users, 2)
+    draw = np.random.default_rng(0)
+    pairs = w._draw_in_order(lengths, draw, repeats=repeats).reshape(users, 2)
+    eta = w.eta(np.arange(items), np.arange(items))
+    if not repeats:
+        np.fill_diagonal(eta, 0)
+    eta /= eta.sum(1, keepdims=True)
+    counts = np.zeros((items, items))
+    np.add.at(counts, (pairs[:, 0], pairs[:, 1]), 1)
+    expected = eta * counts.sum(1, keepdims=True)
+    met = expected > 0
+    assert not counts[~met].any()
+    found = ((counts - expected)[met] ** 2 / expected[met]).sum()
+    assert chi2.sf(found, met.sum() - items) > 0.001
+    first = np.bincount(pairs[:, 0], minlength=items)
+    assert chisquare(first, w.eta(np.array([0]))[0] * users).pvalue > 0.001
 
-    assert stays(0.8) > stays(0.0) + 0.2
+
+def test_users_who_have_had_nearly_all_that_is_likely_are_drawn_the_rest() -> None:
+    log = world(users=30, items=20, events=60, skew=5.0, stickiness=0.9).interactions()
+    assert log.repeats() == 0
+    assert log.user_counts.max() == 10  # half of the items
 
 
 def test_without_repeats_nobody_has_an_item_twice_and_lengths_are_set_beforehand() -> None:
@@ -112,15 +138,37 @@ def test_hard_worlds_still_give_users_no_item_twice() -> None:
     assert (np.diff(log.user) >= 0).all()
 
 
-@pytest.mark.parametrize("metric", ["recall", "ndcg", "mrr", "precision", "f", "map", "hit"])
-def test_the_ceiling_is_what_the_best_lists_score_on_average(metric: str) -> None:
+@pytest.mark.parametrize(
+    ("metric", "stickiness"),
+    [
+        *((m, 0.0) for m in ("recall", "ndcg", "mrr", "precision", "f", "map", "hit")),
+        ("ndcg", 0.7),
+        *slow(("recall", 0.7), ("mrr", 0.7)),
+    ],
+)
+def test_the_ceiling_is_what_the_best_lists_score_on_average(
+    metric: str, stickiness: float
+) -> None:
     """The expectation is exact: the realised score of the best lists is within 4 errors of it."""
-    w = world(users=4000, items=80, events=6, seed=5)
+    w = world(users=4000, items=80, events=6, seed=5, stickiness=stickiness)
     test = sdx.split.leave_last(w.interactions()).test
     asked = test.take(np.flatnonzero(test.targets.lengths))
     result = w.evaluate(asked, 10)
     error = result.standard_error(f"{metric}@10")
     assert abs(w.ceiling(metric, 10, asked) - result[f"{metric}@10"]) < 4 * error
+
+
+def test_a_sticky_world_is_best_read_by_its_last_event() -> None:
+    w = world(users=2000, items=80, events=6, seed=5, stickiness=0.7)
+    test = sdx.split.leave_last(w.interactions()).test
+    last = test.history.ids[test.history.indptr[1:] - 1]
+    plain, _ = w.best(10, test.users, test.masked)
+    best, probability = w.best(10, test.users, test.masked, last)
+    eta = w.eta(test.users, last)
+    assert np.allclose(probability, np.take_along_axis(eta, best, 1))
+    assert probability.sum() > np.take_along_axis(eta, plain, 1).sum() * 1.1
+    with pytest.raises(sdx.SoftdexError, match=r"depend on the last event\. Give holdout="):
+        w.ceiling("recall", 10)
 
 
 def test_no_model_is_above_the_ceiling_and_the_truth_has_no_regret(

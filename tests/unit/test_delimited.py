@@ -126,6 +126,17 @@ def test_the_separator_is_the_one_that_cuts_all_lines_alike(write: Write) -> Non
     assert rows(sdx.read(path, user=0, item=1)) == [(1, 2), (1, 3), (2, 3)]
 
 
+def test_a_comma_and_a_blank_cut_before_a_blank_does(write: Write) -> None:
+    """Both cut these lines into as many cells as the header; a blank leaves commas in the ids."""
+    path = write("Session ID, when, track\n5, 24.03.2011 22:28:52, 7\n6, 25.03.2011 22:28:52, 8\n")
+    assert rows(sdx.read(path)) == [(5, 7, 1301005732000000), (6, 8, 1301092132000000)]
+
+
+def test_line_breaks_in_quotes_do_not_change_what_is_guessed(write: Write) -> None:
+    path = write('"note","Session ID","when","track"\n"a\nb c","5","1277607743","7"\n')
+    assert rows(sdx.read(path)) == [(5, 7, 1277607743)]
+
+
 def test_long_separators_know_no_quotes(write: Write) -> None:
     path = write('1::"A" Film::978300760\n2::"B::978300761\n', "movies.dat")
     log = sdx.read(path)

@@ -414,7 +414,7 @@ def test_a_model_that_counts_has_no_softmax(parts: sdx.Split, recipe: str) -> No
     ("closed form", {"history": ["i003"]}, "one list per user"),
     ("closed form", {"history": [["no such item"]]}, "1 unknown item in history"),
     ("closed form", {"history": [["i003"], []]}, "history 1 is empty"),
-    ("closed form", {"users": ["u001"], "history": []}, "1 users but 0 histories"),
+    ("closed form", {"users": ["u001"], "history": []}, "one history per user, got 0 for 1 user"),
     ("dot with a bias", {"history": [["i003"]]}, "cannot read a history"),
 ])  # fmt: skip
 def test_nobody_is_refused_before_anything_is_computed(

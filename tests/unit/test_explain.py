@@ -459,7 +459,7 @@ def test_a_removed_item_and_a_tree_of_one_level_have_nothing_around_an_item() ->
     assert "i07" not in near(model, "i08").table["item"].to_pylist()
     with pytest.raises(SoftdexError, match="one level"):
         near(made(10, beam=10), "i07")
-    with pytest.raises(SoftdexError, match="unknown items"):
+    with pytest.raises(SoftdexError, match="unknown item "):
         near(model, "i007")
 
 
@@ -489,10 +489,21 @@ def test_a_mistake_is_one_clear_line(arguments: dict[str, Any], words: str) -> N
 def test_a_user_who_had_everything_and_a_model_without_a_tree_are_refused(
     model: sdx.Retriever,
 ) -> None:
-    with pytest.raises(SoftdexError, match="explain: the history holds every item"):
+    with pytest.raises(SoftdexError, match="explain: no item is left to recommend"):
         explain(made(6, had=6), "a")
     with pytest.raises(SoftdexError, match="item_cf has no tree to draw"):
         explain(model, "u001")
+
+
+def test_the_search_keeps_the_rules_of_recommend() -> None:
+    model = made(60, table=films(60))
+    some = [f"i{i:02}" for i in range(0, 60, 3)]
+    rules: dict[str, Any] = {"allow": some, "deny": some[:4]}
+    wanted = model.recommend("a", 5, **rules)["item"].to_pylist()
+    assert look(model, "a", k=5, **rules).table["item"].to_pylist() == wanted
+    assert set(wanted) <= set(some[4:])
+    with pytest.raises(SoftdexError, match="explain: expected deny as item keys, the same for all"):
+        look(model, "a", deny={"a": ["i01"]})
 
 
 def test_the_exact_search_and_the_beam_agree_where_the_beam_holds_everything() -> None:

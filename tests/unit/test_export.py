@@ -266,7 +266,7 @@ def test_without_faiss_the_error_says_what_to_install(
     ("closed form", {"history": ["i003"]}, "one list per user"),
     ("closed form", {"history": [["no such item"]]}, "1 unknown item in history"),
     ("closed form", {"history": [["i003"], []]}, "history 1 is empty"),
-    ("closed form", {"users": ["u001"], "history": []}, "1 users but 0 histories"),
+    ("closed form", {"users": ["u001"], "history": []}, "one history per user, got 0 for 1 user"),
     ("dot with a bias", {"history": [["i003"]]}, "cannot read a history"),
 ])  # fmt: skip
 def test_queries_of_nobody_are_refused(

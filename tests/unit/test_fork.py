@@ -41,7 +41,7 @@ log = sdx.synthetic.world(users=40, items=60, seed=1, events=8).interactions()
 past = [log.items.all().take([1, 2, 3]).to_pylist()] * 3
 square = torch.ones(400, 400)
 for name in sys.argv[1:]:
-    epochs = 4 if "rounds" in sdx.recipes.choices(name) else 1
+    epochs = 4 if sdx.recipes.options(name).get("rounds", 1) > 1 else 1
     small = {"epochs": epochs, "patience": 0, "device": "cpu"}
     given = {n: v for n, v in small.items() if n in sdx.recipes.choices(name)}
     model = sdx.fit(name, log, quiet=True, **given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import json
 import lzma
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import softdex as sdx
+from softdex.cli import app as cli
 from softdex.errors import DataError
 
 WANTED = [("ann", 7, 1), ("bob", 9, 2)]
@@ -101,6 +103,12 @@ def test_a_damaged_zip_is_refused(tmp_path: Path, damage: slice) -> None:
     path = zipped(tmp_path / "log.zip", {"log.csv": CSV * 9})
     path.write_bytes(path.read_bytes()[damage])
     assert f"cannot read {path}" in refused(path)
+
+
+def test_a_zip_may_have_a_member_without_a_name(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "log.zip", {"log.csv": CSV})
+    path.write_bytes(path.read_bytes().replace(b"log.csv", b"\0og.csv"))
+    assert f"{path} holds no table. It has " in refused(path)
 
 
 def test_parquet_is_read_from_a_zip_too(tmp_path: Path) -> None:
@@ -209,9 +217,9 @@ def test_a_partition_may_be_the_user_and_the_default_one_is_null(tmp_path: Path)
     for user in ("5", "12", "__HIVE_DEFAULT_PARTITION__"):
         folder = tmp_path / f"log/user={user}"
         folder.mkdir(parents=True)
-        (folder / "a.csv").write_text("item,time\n7,1\n")
+        (folder / "a.csv").write_text("item\n7\n")
     assert "no value in column 'user': line 2" in refused(tmp_path / "log")
-    assert rows(sdx.read(tmp_path / "log", bad_rows="drop")) == [(12, 7, 1), (5, 7, 1)]
+    assert rows(sdx.read(tmp_path / "log", bad_rows="drop")) == [(12, 7), (5, 7)]
 
 
 def test_partitions_of_two_kinds_are_refused(tmp_path: Path) -> None:
@@ -302,3 +310,17 @@ def test_the_columns_of_an_item_table_without_header_are_named(tmp_path: Path) -
         log, items={"id": ["tea"]}, item_columns=["id"]
     )
     assert "has no item table to name" in refused(log, item_columns=["id"])
+
+
+def test_the_command_line_names_the_columns_of_an_item_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "log.csv").write_text("user,item,time\n1,tea,1\n1,jam,2\n1,cup,3\n")
+    (tmp_path / "items.txt").write_text("tea|3\njam|2\n")
+    words = "softdex fit log.csv -r popular --out run --items items.txt --item-columns id,price"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", words.split())
+    with contextlib.suppress(SystemExit):
+        cli.main()
+    assert 'item_columns = ["id", "price"]' in Path("run/config.toml").read_text()
+    assert sdx.load("run").recommend([1], exclude_seen=False).table.num_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from softdex.data.ragged import Ragged, concatenate, empty, group, offsets
+from softdex.data.ragged import Ragged, among, concatenate, empty, group, offsets
 
 ROWS = [[3, 1], [], [2], [5, 4, 4]]
 
@@ -98,3 +98,11 @@ def test_equal_rows_are_equal() -> None:
     assert ragged(ROWS) != ragged(ROWS[:3])
     assert ragged(ROWS) != ragged([[3], [1], [2], [5, 4, 4]])
     assert ragged(ROWS) != ROWS
+
+
+def test_cells_among_others_are_found_as_numpy_finds_them() -> None:
+    draw = np.random.default_rng(0)
+    cells, others = draw.integers(100, size=200), draw.integers(100, size=30)
+    assert among(cells, others).tolist() == np.isin(cells, others).tolist()
+    assert among(cells, others[:0]).tolist() == [False] * 200
+    assert among(cells[:0], others).tolist() == []

@@ -20,6 +20,7 @@ import softdex as sdx
 from softdex.errors import DataError, SoftdexError
 from softdex.index.imi.search import in_blocks
 from softdex.model.asking import query_of
+from softdex.model.key_files import items_in, users_in
 
 USERS, ITEMS = 40, 60
 
@@ -431,3 +432,34 @@ def test_strangers_in_a_file_are_counted(
 ) -> None:
     assert counts.recommend_all(tmp_path / "a.csv", 1, users=["zoe", "ann"]) == 2
     assert "1 of 2 users without events in training: they get the most" in capsys.readouterr().err
+
+
+# files of keys -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "keys"),
+    [
+        ("a.csv", "user_id\n007\n12\n", ["007", "12"]),
+        ("a.txt", "\ufeffann\nbob\n\n", ["ann", "bob"]),
+        ("a.csv", '"user"\r\n"ann b"\r\n', ["ann b"]),
+        ("a.csv", "name,user\nx,ann\ny,bob\n", ["ann", "bob"]),
+    ],
+)
+def test_users_stand_in_a_column_or_one_per_line(
+    tmp_path: Path, name: str, text: str, keys: list[str]
+) -> None:
+    path = tmp_path / name
+    path.write_text(text, newline="")
+    found = users_in(path)
+    assert (found if isinstance(found, list) else found.to_pylist()) == keys
+
+
+def test_items_come_with_users_where_a_file_has_a_column_of_users(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["tea"], "price": [1]}), tmp_path / "items.parquet")
+    assert items_in(tmp_path / "items.parquet").to_pylist() == ["tea"]
+    pq.write_table(pa.table({"item_id": ["tea"], "user_id": ["ann"]}), tmp_path / "both.parquet")
+    assert items_in(tmp_path / "both.parquet").to_pydict() == {"user": ["ann"], "item": ["tea"]}
+    pq.write_table(pa.table({"price": [1]}), tmp_path / "prices.parquet")
+    with pytest.raises(DataError, match="has no user column among price"):
+        users_in(tmp_path / "prices.parquet")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -110,7 +111,18 @@ def use_threads(n: int | None) -> None:
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one line and exit code 2, Ctrl-C is 130."""
+    """Run the command line; a user's mistake is one line and exit code 2.
+
+    Ctrl-C is exit code 130. SIGTERM ends a command in the same way, with 143.
+    """
+    terminated = False
+
+    def terminate(number: int, frame: object) -> None:
+        nonlocal terminated
+        terminated = True
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, terminate)
     try:
         app()
     except (SoftdexError, MemoryError, OSError) as error:
@@ -123,3 +135,7 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if terminated:
+            sys.exit(143)

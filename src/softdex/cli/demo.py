@@ -21,6 +21,10 @@ from softdex.model.retriever import Retriever
 from softdex.table_files import save_table
 from softdex.tables import Rows
 
+WORLD: dict[str, Any] = {
+    "strength": 1.5,
+    "stickiness": 0.7,
+}  # tastes and an order that models can read
 CUTOFFS = (1, 5, 10, 20, 50)
 SMALL = {"dim": 32, "negatives": 100, "epochs": 20}  # enough here: three minutes for all recipes
 SMALLER: dict[str, dict[str, Any]] = {"sasrec": {"hidden": 64, "max_history": 30, "lr": 0.003}}
@@ -92,7 +96,7 @@ def write_world(
     out: Path, users: int, items: int, seed: int
 ) -> tuple[synthetic.World, Interactions]:
     """Make a world and write its log and item table."""
-    world = synthetic.world(users=users, items=items, seed=seed)
+    world = synthetic.world(users=users, items=items, seed=seed, **WORLD)
     log = world.interactions()
     catalogue = world.item_table().add_column(0, "item", log.items.all())
     for name, table in (("clicks.parquet", log.to_arrow()), ("items.parquet", catalogue)):

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from softdex.cli.arguments import words
-from softdex.cli.options import AsJson
+from softdex.cli.options import AsJson, unfold
 from softdex.cli.output import print_json, print_table
+from softdex.cli.rules import RuleOptions
 from softdex.errors import SoftdexError
 from softdex.explain.draw import draw
 from softdex.explain.look import TREES, look
@@ -18,8 +19,10 @@ from softdex.files import check_file, save_text
 from softdex.model.saving import load
 
 
+@unfold
 def explain(
     model: Annotated[Path, typer.Argument(help=f"Run folder or saved model: {TREES}.")],
+    rules: RuleOptions,
     user: Annotated[str | None, typer.Option("--user", "-u", help="User key.")] = None,
     history: Annotated[
         str | None, typer.Option(help="Item keys, comma-separated: a user not in training.")
@@ -41,13 +44,17 @@ def explain(
     if given != 1:
         raise SoftdexError(f"explain: expected one of --user, --history and --item, got {given}.")
     check_file(out, "explain")
+    options = rules.given()
+    if options.pop("at_most"):
+        raise SoftdexError("explain: --at-most has no effect on a beam search. Leave it out.")
     if item is not None:
-        if k is not None:
-            raise SoftdexError("explain: --k has no effect with --item. Leave it out.")
+        if k is not None or rules != RuleOptions():
+            raise SoftdexError("explain: --k and rules have no effect with --item. Leave them out.")
         part = near(load(model), item, names)
         table, page = part.table, draw_near(part)
     else:
-        search = look(load(model), user, history=past, k=10 if k is None else k, columns=names)
+        length = 10 if k is None else k
+        search = look(load(model), user, history=past, k=length, columns=names, **options)
         table, page = search.table, draw(search)
     save_text(out, page)
     if as_json:

@@ -39,6 +39,8 @@ Plan = dict[str, Any]
 
 def read_config(path: Path) -> Plan:
     """Read a plan from a TOML file; refuse unknown names, with the nearest known one."""
+    if path.exists() and not path.is_file():
+        raise SoftdexError(f"config: {path} is no file. Expected a TOML file.")
     try:
         plan = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -15,7 +15,7 @@ from softdex.data.interactions import Interactions
 from softdex.errors import DataError, SoftdexError
 from softdex.evaluate.lists import evaluate as evaluate_lists
 from softdex.evaluate.result import Result
-from softdex.files import check_folder, save_text, write_atomically
+from softdex.files import check_folder, locked, save_text, write_atomically
 from softdex.fit import fit as train_model
 from softdex.fit import refitted
 from softdex.messages import say
@@ -38,7 +38,12 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
     name = plan["recipe"]
     _check_recipe(name, plan)
     out = Path(plan.setdefault("out", f"runs/{name}"))
-    stopped = (out / CHECKPOINT).exists()
+    with locked(out):
+        return _fit(plan, out, force=force, resume=resume)
+
+
+def _fit(plan: Plan, out: Path, *, force: bool, resume: bool) -> tuple[Retriever, Result, Path]:
+    name, stopped = plan["recipe"], (out / CHECKPOINT).exists()
     _check_folder(out, stopped=stopped, force=force, resume=resume)
     check_folder(out, "fit")
     _, (train, valid, test) = prepare(plan)
@@ -182,8 +187,6 @@ def _check_folder(out: Path, *, stopped: bool, force: bool, resume: bool) -> Non
         )
     if (out / MODEL_FILE).exists() and not force and not (stopped and resume):
         raise SoftdexError(f"fit: {out} holds a model already. Pass --force to replace it.")
-    if out.exists() and not out.is_dir():
-        raise SoftdexError(f"fit: {out} is a file. Expected a folder for the run.")
 
 
 def _put_back(out: Path, config: bytes | None) -> None:
@@ -195,5 +198,3 @@ def _put_back(out: Path, config: bytes | None) -> None:
         return
     for name in (CONFIG, SETTINGS):
         (out / name).unlink(missing_ok=True)
-    if out.is_dir() and not any(out.iterdir()):
-        out.rmdir()

@@ -64,7 +64,7 @@ def is_zip(path: Path) -> bool:
 def members(archive: Path) -> list[str]:
     """The names of the files in a zip."""
     with readable(archive), zipfile.ZipFile(archive) as opened:
-        return [entry.filename for entry in opened.infolist() if not entry.is_dir()]
+        return [name for name in opened.namelist() if not name.endswith("/")]
 
 
 def _opener(path: Path) -> Callable[[Path], Any] | None:

@@ -18,7 +18,7 @@ from softdex.data.card import Card
 from softdex.data.fingerprint import Coded, fingerprint, key_hashes
 from softdex.data.interactions import Interactions
 from softdex.data.keys import Keys
-from softdex.data.ragged import Ragged, group
+from softdex.data.ragged import Ragged, among, group
 from softdex.errors import DataError
 from softdex.messages import say
 
@@ -40,6 +40,7 @@ class Holdout:
         masked: items excluded from its recommendations.
         card: how the split was made.
         conventions: defaults for `evaluate` that belong to the protocol.
+        candidates: mask (I,) of items that `evaluate` also ranks alone, as cold ones; None: none.
     """
 
     user_keys: Keys
@@ -50,13 +51,19 @@ class Holdout:
     masked: Ragged
     card: Card
     conventions: Mapping[str, str] = field(default_factory=dict)
+    candidates: np.ndarray | None = None
 
     def __repr__(self) -> str:
-        asked = int((self.targets.lengths > 0).sum())
+        asked = self.num_asked
         return f"Holdout({asked:,} users with {len(self.targets.ids):,} targets, {self.card.name})"
 
     def __len__(self) -> int:
         return len(self.users)
+
+    @property
+    def num_asked(self) -> int:
+        """Number of users with targets, who may have several rows."""
+        return len(np.unique(self.users[self.targets.lengths > 0]))
 
     def csr(self) -> sp.csr_matrix:
         """Users x items (float32) matrix of the targets, in the rows of `train.csr()`."""
@@ -133,7 +140,7 @@ def assemble(
         users = np.flatnonzero(np.bincount(log.user[members], minlength=log.num_users))
         targets = _histories(log, held_out).take(users)
         masks = _histories(log, np.isin(part, masked)).take(users)
-        reachable = ~np.isin(targets.cells(log.num_items), masks.cells(log.num_items))
+        reachable = ~among(targets.cells(log.num_items), masks.cells(log.num_items))
         if not reachable.all():
             notes.append(
                 f"{int((~reachable).sum()):,} {what} events repeat a masked item and are no targets"
@@ -192,7 +199,7 @@ def join(train: Interactions, valid: Holdout | None, test: Holdout, card: Card) 
     for what, part in (("valid", valid), ("test", test)):
         if part is None:
             continue
-        counts[f"{what} users"] = int((part.targets.lengths > 0).sum())
+        counts[f"{what} users"] = part.num_asked
         counts[f"{what} targets"] = len(part.targets.ids)
         prints.append(fingerprint({"user": Coded(users, part.users)}))
         for ragged in (part.history, part.targets, part.masked):

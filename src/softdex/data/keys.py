@@ -69,7 +69,7 @@ class Keys:
     def lookup(self, keys: Any) -> np.ndarray:
         """The row number of each key (int64); -1 for unknown keys."""
         given = _as_array(keys)
-        wanted = _storage(given if given.type == self.type else _convert(given, self.type))
+        wanted = _storage(given if given.type == self.type else convert(given, self.type))
         if len(wanted) <= BISECT_UP_TO:
             return np.array([self._bisect(k) for k in wanted.to_pylist()], dtype=np.int64)
         rows = pc.fill_null(pc.index_in(wanted, value_set=self.values), -1)
@@ -145,7 +145,7 @@ def _storage(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return flat.cast(pa.binary()) if pa.types.is_large_binary(flat.type) else flat
 
 
-def _convert(given: pa.Array, to: pa.DataType) -> pa.Array:
+def convert(given: pa.Array, to: pa.DataType) -> pa.Array:
     """Cast keys to another type ("17" finds 17); keys that do not cast become null."""
     if given.type == pa.uuid():
         given = pa.array([None if k is None else str(k) for k in given.to_pylist()], pa.string())
@@ -219,7 +219,7 @@ def factorize(column: pa.Array | pa.ChunkedArray, what: str = "key") -> tuple[Ke
 
 def merge(old: Keys, new: Keys) -> tuple[Keys, np.ndarray]:
     """The union of two sets of disjoint keys, and the position of each in old followed by new."""
-    more = _convert(new.all(), old.type)
+    more = convert(new.all(), old.type)
     if more.null_count:
         raise DataError(f"keys: {new.type} keys do not fit among keys of type {old.type}.")
     cells = pa.chunked_array([old.values, more.cast(old.values.type)])
@@ -274,37 +274,33 @@ def find(keys: Keys, given: Any, where: str, what: str, *, known: bool = True) -
         known: raise if a key is unknown; otherwise its row number is -1.
     """
     try:
-        _refuse_no_keys(given, where, what)
-        return keys.rows(given, where, what) if known else keys.lookup(given)
+        array = _as_array(given)
+        _refuse_no_keys(given, array, where, what)
+        return keys.rows(array, where, what) if known else keys.lookup(array)
     except NOT_CONVERTIBLE as error:
         raise SoftdexError(
             f"{where}: expected {what} as a list of keys, got {type(given).__name__} ({error})."
         ) from None
 
 
-def _refuse_no_keys(given: Any, where: str, what: str) -> None:
+def _refuse_no_keys(given: Any, array: pa.Array, where: str, what: str) -> None:
     """Refuse nulls, lists and records, none of which is the key of anything."""
-    wrong: list[Any] = []
-    if hasattr(given, "__arrow_c_stream__"):
-        given = _as_array(given)
+    kind, cells = array.type, given
     if isinstance(given, Mapping):
-        wrong = [given]
-    elif isinstance(given, (pa.Array, pa.ChunkedArray)):
-        if given.null_count or pa.types.is_nested(given.type):
-            wrong = [c for c in given.to_pylist() if _is_no_key(c)]
-    elif any(_is_no_key_type(kind) for kind in set(map(type, given))):
-        wrong = [cell for cell in given if _is_no_key(cell)]
-    if wrong:
-        raise DataError(
-            f"{where}: expected {what} as keys (text or numbers), got {str(wrong[0])[:60]}."
-        )
+        cells = [given]
+    elif array.null_count or pa.types.is_nested(kind) or pa.types.is_floating(kind):
+        cells = array.to_pylist()
+    elif isinstance(given, (pa.Array, pa.ChunkedArray)) or all(map(_may_be_key, _types(given))):
+        return
+    for cell in cells:
+        if not _may_be_key(type(cell)) or cell != cell:
+            shown = str(cell)[:60]
+            raise DataError(f"{where}: expected {what} as keys (text or numbers), got {shown}.")
 
 
-def _is_no_key_type(kind: type) -> bool:
-    return kind is type(None) or issubclass(kind, (float, tuple)) or not issubclass(kind, Hashable)
+def _types(cells: Iterable[Any]) -> set[type]:
+    return set(map(type, cells))
 
 
-def _is_no_key(cell: Any) -> bool:
-    if isinstance(cell, float):
-        return cell != cell
-    return _is_no_key_type(type(cell))
+def _may_be_key(kind: type) -> bool:
+    return kind is not type(None) and issubclass(kind, Hashable) and not issubclass(kind, tuple)

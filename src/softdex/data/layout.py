@@ -74,7 +74,7 @@ def guess_layout(path: Path, separator: str | None, encoding: str, least: int = 
     lines = [line for line in lines if line.strip()]
     if separator is None:
         separator = _guess_separator(lines[:100])
-    rows = [_split(line, separator) for line in lines[:1000]]
+    rows = _rows(lines[:1000], separator)
     first = [cell.strip() for cell in rows[0]]
     if len(first) < least:
         raise DataError(
@@ -139,11 +139,23 @@ def _first_lines(path: Path, encoding: str) -> list[str]:
 def _guess_separator(lines: list[str]) -> str:
     """The separator that splits most lines into as many columns as the first line."""
 
-    def fit(separator: str) -> tuple[int, int]:
-        widths = [len(_split(line, separator)) for line in lines]
-        return (widths.count(widths[0]), widths[0]) if widths[0] > 1 else (0, 0)
+    def fit(separator: str) -> tuple[float, int]:
+        widths = [len(row) for row in _rows(lines, separator)]
+        return (widths.count(widths[0]) / len(widths), widths[0]) if widths[0] > 1 else (0, 0)
 
-    return max((s for s in SEPARATORS if s in lines[0]), key=fit, default=",")
+    found = [s for s in SEPARATORS if s in lines[0]]
+    if ", " in found and fit(", ")[0] >= fit(" ")[0]:
+        found.remove(" ")  # it cuts wherever ", " does
+    return max(found, key=fit, default=",")
+
+
+def _rows(lines: list[str], separator: str) -> list[list[str]]:
+    """The cells of each line; quotes may join lines, where that leaves more rows whole."""
+    alone = [_split(line, separator) for line in lines]
+    if is_long(separator):
+        return alone
+    joined = [r for r in csv.reader((f"{line}\n" for line in lines), delimiter=separator) if r]
+    return max(alone, joined, key=lambda rows: sum(len(row) == len(alone[0]) for row in rows))
 
 
 def is_long(separator: str) -> bool:

@@ -44,6 +44,8 @@ def places_of(source: str | os.PathLike[str]) -> list[Place]:
         raise DataError(f"read: no file {str(source)[:80]!r} ({str(error)[:60]}).") from None
     if is_folder:
         return _in_folder(path)
+    if found and not path.is_file():
+        raise DataError(f"read: {path} is a pipe or a device. Write its content to a file first.")
     if found:
         return [Place(_in_zip(path) if zipped else path)]
     if archive is not None:

@@ -101,6 +101,16 @@ def group(row: np.ndarray, ids: np.ndarray, rows: int, by: np.ndarray | None = N
     return Ragged(offsets(np.bincount(row, minlength=rows)), ids[order].astype(np.int32))
 
 
+def among(cells: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Whether each cell is one of the others, by sorting: `np.isin` hashes, which is far slower."""
+    ordered = np.sort(others)
+    if not len(ordered):
+        return np.zeros(len(cells), bool)
+    at = np.searchsorted(ordered, cells)
+    found: np.ndarray = ordered[np.minimum(at, len(ordered) - 1)] == cells
+    return found
+
+
 def concatenate(parts: list[Ragged]) -> Ragged:
     """Join row by row: the ids of the first part, then those of the next."""
     rows = np.concatenate([p.row_of for p in parts])

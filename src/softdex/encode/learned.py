@@ -73,14 +73,15 @@ class Learned(nn.Module):
         last = self._rows - 1
         where = f"item vectors: {type(self.source).__name__}"
         try:
-            found: Any = self(torch.tensor([0, last], device=self.device))
-        except (RuntimeError, IndexError, TypeError, ValueError, AttributeError) as error:
+            found: Any = self._made(torch.tensor([0, last], device=self.device))
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
             raise ShapeError(
                 f"{where} failed on the ids 0 and {last} ({error}). Give a module that makes "
                 "vectors (..., D) of ids (...,), and the num_items= that it knows."
             ) from None
-        if found.ndim != 2 or len(found) != 2:
-            raise ShapeError(f"{where} made {tuple(found.shape)} of 2 ids. Expected (2, D).")
+        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2:
+            raise ShapeError(f"{where} made {shape} of 2 ids. Expected (2, D).")
         return int(found.shape[1])
 
     def _made(self, ids: Tensor) -> Tensor:

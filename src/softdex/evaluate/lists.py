@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 from softdex.data.expect import expect
 from softdex.data.holdout import Holdout
 from softdex.data.keys import find
-from softdex.data.ragged import Ragged, group, offsets
+from softdex.data.ragged import Ragged, among, group, offsets
 from softdex.data.roles import find_key_column
 from softdex.data.sources import open_source
 from softdex.errors import DataError, choose, first_few
@@ -83,8 +84,8 @@ def evaluate(
 
     counts = np.bincount(holdout.history.ids, minlength=len(holdout.item_keys))
     return ranked(
-        search, holdout, item_counts=counts, k=k, metrics=metrics, notes=notes,
-        empty=empty, repeats=repeats, ideal=ideal,
+        search, replace(holdout, candidates=None), item_counts=counts, k=k, metrics=metrics,
+        notes=notes, empty=empty, repeats=repeats, ideal=ideal,
     )  # fmt: skip
 
 
@@ -115,7 +116,7 @@ def _in_order(
         shown = first_few(map(repr, names.filter(pa.array(unknown)).unique().to_pylist()))
         notes.append(f"{int(unknown.sum()):,} rows have items that the log does not know ({shown})")
     cells = rows * np.int64(len(holdout.item_keys)) + items
-    masked = ~unknown & np.isin(cells, holdout.masked.cells(len(holdout.item_keys)))
+    masked = ~unknown & among(cells, holdout.masked.cells(len(holdout.item_keys)))
     if masked.any():
         notes.append(f"{int(masked.sum()):,} rows have masked items and are left out")
     known = np.flatnonzero(~unknown & ~masked)

@@ -27,6 +27,9 @@ def explain(
     *,
     history: Sequence[Any] | None = None,
     k: int = 10,
+    allow: Any = None,
+    deny: Any = None,
+    where: Any = None,
     columns: str | Sequence[str] | None = None,
 ) -> str:
     """Return the beam search of a tree model for one user as a self-contained HTML page.
@@ -38,10 +41,13 @@ def explain(
         user: a user key.
         history: item keys, oldest first, instead of a user.
         k: length of the list.
+        allow, deny: item keys, as in `recommend`.
+        where: condition on item columns, as in `recommend`.
         columns: item columns. One with distinct values names items, one with repeated values
             names nodes, others are shown in the list. Names not given are looked for.
     """
-    return draw(look(model, user, history=history, k=k, columns=columns))
+    rules = {"allow": allow, "deny": deny, "where": where}
+    return draw(look(model, user, history=history, k=k, columns=columns, **rules))
 
 
 def draw(look: Look) -> str:

@@ -25,6 +25,8 @@ from softdex.index.contract import Filter
 from softdex.index.tree.beam import Allowed
 from softdex.index.tree.tree import Tree, as_tree
 from softdex.model.retriever import Retriever
+from softdex.model.rules import Rules
+from softdex.model.wanted import wanted
 from softdex.options import check, positive
 
 EXACT = 200_000  # up to this many items, an exact search is made for comparison
@@ -122,19 +124,25 @@ def look(
     *,
     history: Sequence[Any] | None = None,
     k: int = 10,
+    allow: Any = None,
+    deny: Any = None,
+    where: Any = None,
     columns: str | Sequence[str] | None = None,
 ) -> Look:
     """Search as `recommend` does and return what `draw` draws; arguments as in `explain`."""
     tree, encoder = tree_of(model), cast(Recent, model.encoder)
     check("explain", {"k": Annotated[int, positive]}, {"k": k})
     past = _past(model, user, history)
-    names, filter = Names(model, past.ids, columns), Filter(past)
+    rules = wanted(model, "explain", k, None, Rules(allow, deny, where), None)
+    names, filter = Names(model, past.ids, columns), Filter(past, rules.mask)
     with torch.inference_mode():
         query = encoder(np.array([-1]), past)
     k = min(k, tree.num_items)
     found = _search(tree, query, k, filter)
     if not found:
-        raise SoftdexError("explain: the history holds every item; nothing is left to recommend.")
+        raise SoftdexError(
+            "explain: no item is left to recommend: the history and the rules exclude all of them."
+        )
     beams = _beams(tree, query, k, filter, len(found))
     few = tree.num_items <= EXACT
     exact = _search(tree, query, tree.num_items, filter, math.inf) if few else {}

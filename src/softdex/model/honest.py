@@ -6,7 +6,7 @@ import numpy as np
 
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
-from softdex.data.ragged import Ragged
+from softdex.data.ragged import Ragged, among
 from softdex.errors import DataError
 from softdex.model.card import Card, card_of
 
@@ -76,11 +76,12 @@ def leaked(seen: Ragged, holdout: Holdout) -> int:
     for start in range(0, len(holdout), BLOCK):
         part = holdout.take(np.arange(start, min(start + BLOCK, len(holdout))))
         asked = part.targets.cells(items)
-        known = np.isin(asked, seen.take(part.users).cells(items))
-        count += int((known & ~np.isin(asked, part.history.cells(items))).sum())
+        known = among(asked, seen.take(part.users).cells(items))
+        count += int((known & ~among(asked, part.history.cells(items))).sum())
     return count
 
 
 def repeated(seen: Ragged, items: int) -> float:
     """Return the share of a log's events that repeat another event of the same user and item."""
-    return 1 - len(np.unique(seen.cells(items))) / max(1, len(seen.ids))
+    cells = np.sort(seen.cells(items))
+    return float((cells[1:] == cells[:-1]).sum()) / max(1, len(cells))

@@ -217,9 +217,8 @@ def _materialised(parts: Parts) -> Parts:
     """Materialise what stands for a table as one, for serving; feature towers stay for new items
     and users."""
     encoder: Any = parts.encoder
-    scorer: Any = parts.index.scorer
     known: dict[int, Table] = {}
-    for part in (scorer, encoder):
+    for part in (parts.index.scorer, encoder):
         for name, made in list(part.named_children()):
             if isinstance(made, Tower | Learned):
                 known.setdefault(id(made), _table(made))

@@ -81,7 +81,8 @@ def _read(model: Retriever, method: str, name: str, given: Any) -> np.ndarray | 
         users, items = columns(open_source(table, None, "utf-8"), "user", "item")
         return Listed(users, _one_each(_rows(model, method, name, items)))
     cells = as_list(given)
-    nested = [is_list(cell) for cell in cells]
+    single = isinstance(cells, np.ndarray) and not cells.ndim
+    nested = [] if single else [is_list(cell) for cell in cells]
     if not any(nested):
         rows = _rows(model, method, name, cells)
         return rows[rows >= 0]

@@ -15,7 +15,7 @@ import safetensors.torch
 from torch import Tensor
 
 from softdex.errors import ArtifactError, SoftdexError
-from softdex.files import write_atomically
+from softdex.files import locked, write_atomically
 from softdex.messages import say
 
 FILE, LOG = "checkpoint.safetensors", "log.jsonl"
@@ -84,22 +84,29 @@ class Checkpointer:
 
     @contextmanager
     def interruptible(self) -> Iterator[Callable[[], bool]]:
-        """Let Ctrl-C request a stop after the present step; a second Ctrl-C stops at once.
+        """Hold the folder, and let Ctrl-C and SIGTERM request a stop after the present step.
 
-        Yields a function that tells whether a stop was requested.
+        Yields a function that tells whether a stop was requested. A second signal stops at once. A
+        SIGTERM is delivered again at the end, to whatever answers it elsewhere.
         """
-        asked = False
+        with locked(self.folder):
+            if threading.current_thread() is not threading.main_thread():
+                yield lambda: False
+                return
+            asked: list[int] = []
 
-        def ask(number: int, frame: object) -> None:
-            nonlocal asked
-            asked = True
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            def ask(number: int, frame: object) -> None:
+                asked.append(number)
+                restore()
 
-        if threading.current_thread() is not threading.main_thread():
-            yield lambda: False
-            return
-        before = signal.signal(signal.SIGINT, ask)
-        try:
-            yield lambda: asked
-        finally:
-            signal.signal(signal.SIGINT, before)
+            def restore() -> None:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+            before = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
+            try:
+                yield lambda: bool(asked)
+            finally:
+                restore()
+                if signal.SIGTERM in asked:
+                    signal.raise_signal(signal.SIGTERM)
