@@ -15,7 +15,10 @@ from softdex.options import notes, words_of
 WHOLE = [1, 2, 3, 7, 40, 300, 0, -1, 2**12, 2**16, 2**20, 2**24, 2**31, 2**53, 2**62, 10**30]
 NUMBERS = [0.0, 1.0, -1.0, 1e-300, 1e-45, 1e-12, 1e-4, 0.5, 0.999, 10.0, 1e3, 1e6, 1e9, 1e300]
 ODD = [None, True, "", "x", [], [1], {}, float("nan"), float("inf"), b"x"]
-LONG = ("epochs", "rounds", "layers", "steps", "seed")  # of a value, how long a training takes
+LONG = {  # values between these train for long, and end well
+    "epochs": (3, 2**31), "rounds": (3, 2**31), "layers": (3, 2**31), "steps": (300, 2**31),
+    "dim": (300, 2**20), "hidden": (300, 2**20), "latent": (300, 2**20),
+}  # fmt: skip
 SMALL = {
     "dim": 4, "hidden": 4, "latent": 2, "epochs": 1, "batch_size": 16, "negatives": 5,
     "max_history": 4, "device": "cpu", "beam": 5, "leaves": "random", "patience": 0,
@@ -56,7 +59,8 @@ def hostile(kind: Any, name: str, draw: np.random.Generator) -> Any:
     if bool in inside:
         return bool(draw.integers(2))
     if int in inside:
-        among = [n for n in WHOLE if n <= 3 or n >= 2**31] if name in LONG else WHOLE
+        most, least = LONG.get(name, (2**16, 0))
+        among = [n for n in WHOLE if n <= most or n >= least]
         return among[draw.integers(len(among))]
     if float in inside:
         return NUMBERS[draw.integers(len(NUMBERS))]

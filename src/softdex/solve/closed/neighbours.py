@@ -71,7 +71,7 @@ def cosine_neighbours(
             )  # fmt: skip
             for done in list(work):
                 done.result()
-            real = ids >= 0
+            real = sims > 0  # none, or too small for a float32
             counts.append(real.sum(1))
             columns.append(ids[real])
             values.append(sims[real])
