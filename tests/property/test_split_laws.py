@@ -18,6 +18,7 @@ SPLITS: dict[str, Callable[[sdx.Interactions], sdx.Split]] = {
     "users": lambda log: sdx.split.by_user(log, (0.5, 0.5), seed=2),
     "clock": lambda log: sdx.split.global_time(log, (0.7, 0.3), cold="keep"),
     "eighty": sdx.split.xir,
+    "items": lambda log: sdx.split.cold_items(log, (0.5, 0.2, 0.3), seed=3),
 }
 events = st.tuples(st.integers(0, 7), st.integers(0, 9), st.integers(10**9, 10**9 + 30))
 

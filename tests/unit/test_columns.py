@@ -6,6 +6,7 @@ import contextlib
 import copy
 import datetime as dt
 import json
+import math
 import re
 import subprocess
 import sys
@@ -18,15 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softdex.encode.features.columns import (
-    FAR,
-    Columns,
-    Encoded,
-    Number,
-    Text,
-    columns_from_json,
-    learn_columns,
-)
+from softdex.encode.features.columns import Columns, Encoded, columns_from_json, learn_columns
+from softdex.encode.features.parts import FAR, Number, Text
 from softdex.errors import DataError, SoftdexError
 
 MISSING = 0  # the first token of the first column
@@ -332,7 +326,7 @@ def test_without_names_ids_and_nested_columns_are_left_out() -> None:
             "while": pa.array([(1, 2, 3)] * 3, pa.month_day_nano_interval()),
             "struct": [{"a": 1}] * 3,
             "deep": [[["a"]]] * 3,
-            "vector": [[0.5, 1.0]] * 3,
+            "ragged": [[0.5, 1.0], [0.5], None],
             "map": pa.array([[("a", 1)]] * 3, pa.map_(pa.string(), pa.int64())),
             "title": ["one two", "three four", "five six"],
             "genre": [["a"], ["b"], ["a"]],
@@ -445,7 +439,7 @@ def test_a_column_that_cannot_be_cast_is_refused(learnt: Any, given: Any, name: 
 # what is asked wrongly ---------------------------------------------------------------------------
 
 
-TABLE = pa.table({"genre": ["a", "b", "b"], "sub": [{"a": 1}] * 3, "vec": [[0.5]] * 3})
+TABLE = pa.table({"genre": ["a", "b", "b"], "sub": [{"a": 1}] * 3, "vec": [{"a": 0.5}] * 3})
 
 
 @pytest.mark.parametrize(
@@ -460,7 +454,7 @@ TABLE = pa.table({"genre": ["a", "b", "b"], "sub": [{"a": 1}] * 3, "vec": [[0.5]
         (["sub"], "expected the column 'sub' to hold strings, numbers"),
         (["vec"], "expected the column 'vec' to hold strings, numbers"),
         (["sub:category"], "expected the column 'sub' as string, got struct"),
-        (["vec:number"], "expected the column 'vec' as double, got list"),
+        (["vec:number"], "expected the column 'vec' as double, got struct"),
         (["genre:number"], "expected the column 'genre' as double, got string"),
     ],
     ids=str,
@@ -566,8 +560,8 @@ NAN, INF = float("nan"), float("inf")
         (damage("max_values", value=10**400), "expected max_values as a whole number from 1"),
         (damage("columns", value={}), "expected columns of columns as list"),
         (damage("columns", value=[]), "expected columns with a name each, got []"),
-        (damage("columns", value=[3]), "expected a category or text or number column, got 3"),
-        (damage(*C, "kind", value=["text"]), "expected a category or text or number column"),
+        (damage("columns", value=[3]), "text or number or vector column, got 3"),
+        (damage(*C, "kind", value=["text"]), "a category or text or number or vector column"),
         (damage(*C, "kind", value="number"), "expected a number column with name, kind, type"),
         (damage(*C, "name", value="y"), "expected columns with a name each"),
         (damage(*C, "name", value=7), "expected name of a category column as str, got 7"),
@@ -708,3 +702,88 @@ def test_a_list_is_read_as_a_loop_over_rows_would(
         seen = list(dict.fromkeys(1 + values.index(v) for v in cell or [] if v in values))[:most]
         expected.append({i: np.float32(1 / len(seen)) for i in seen} if seen else {MISSING: 1.0})
     assert bags(columns.encode(other)) == expected
+
+
+# vectors -----------------------------------------------------------------------------------------
+
+VECTORS = [[1.0, 2.0, 0.0], None, [3.0, -2.0, 0.0], [2.0, 3.0, 3.0]]
+
+
+@pytest.mark.parametrize(
+    "type",
+    [
+        pa.list_(pa.float64()),
+        pa.list_(pa.float32()),
+        pa.list_(pa.float32(), 3),
+        pa.large_list(pa.float16()),
+    ],
+)
+def test_lists_of_fractions_of_one_length_are_vectors(type: pa.DataType) -> None:
+    """Centred, and divided by their root mean square length, by numpy."""
+    cells = pa.array(VECTORS, type)
+    assert kind(cells) == "vector"
+    found = encode(cells)
+    matrix = np.array([row for row in VECTORS if row is not None])
+    centred = matrix - matrix.mean(0)
+    scale = np.sqrt((centred**2).sum(1).mean())
+    np.testing.assert_allclose(found.numbers[[0, 2, 3]], centred / scale, rtol=1e-6)
+    assert (found.numbers[1] == 0).all()
+    assert bags(found) == [{}, {MISSING: 1.0}, {}, {}]
+    for other in (cells.slice(1), pa.array([*VECTORS[1:], *VECTORS], type).slice(3)):
+        columns = learn_columns(pa.table({"x": cells}))
+        read = columns.encode(pa.table({"x": other}))
+        assert_same(read, Encoded(*(a[-len(other) :] for a in found)))
+
+
+def test_vectors_are_read_in_any_order_the_same_and_stand_in_a_manifest() -> None:
+    draw = np.random.default_rng(0)
+    cells = draw.normal(size=(50, 4)).tolist()
+    table, turned = pa.table({"x": cells, "n": range(50)}), pa.table({"x": cells[::-1]})
+    columns = learn_columns(table, ["n:number", "x"])
+    assert columns.numeric == 5
+    again = columns_from_json(json.loads(json.dumps(columns.json())))
+    assert again.json() == columns.json()
+    assert_same(again.encode(table), columns.encode(table))
+    alone = learn_columns(turned, ["x"])
+    assert alone.json()["columns"] == columns.json()["columns"][1:]
+    assert (columns.encode(table.select(["n"])).numbers[:, 1:] == 0).all()
+
+
+def test_whole_numbers_are_a_vector_if_they_are_called_one() -> None:
+    assert kind([[1, 2], [3, 4]]) == "category"
+    assert encode([[1, 2], [3, 4]], name="x:vector").numbers.shape == (2, 2)
+    assert (encode([[1.0, 2.0]] * 3).numbers == 0).all()
+    assert np.isfinite(encode([[1e300, 0.0], [-1e300, 1.0]]).numbers).all()
+
+
+@pytest.mark.parametrize(
+    ("cells", "name", "words"),
+    [
+        ([[1.0, 2.0], [1.0]], "x", "expected vectors of 2 finite numbers .*got 1 numbers in row 1"),
+        ([[1.0, None]], "x", "got NaN, null or infinity in row 0 of 1. Make it null"),
+        ([[1.0, 0.0], [1.0, math.nan]], "x", "got NaN, null or infinity in row 1 of 2"),
+        ([[math.inf]], "x", "got NaN, null or infinity in row 0"),
+        (pa.array([None], pa.list_(pa.float32())), "x", "the column 'x' has no vector"),
+        ([1.0], "x:vector", "expected vectors in the column 'x', got double"),
+        ([["a"]], "x:vector", "expected vectors of numbers in the column 'x'"),
+    ],
+)
+def test_what_is_no_vector_is_one_clear_error(cells: Any, name: str, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        encode(cells, name=name)
+
+
+def test_vectors_of_another_length_are_refused_later_too() -> None:
+    columns = learn_columns(pa.table({"x": [[1.0, 2.0], [0.0, 1.0]]}))
+    with pytest.raises(DataError, match=r"encode: expected vectors of 2 finite numbers .*got 3"):
+        columns.encode(pa.table({"x": [[1.0, 2.0, 3.0]]}))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"mean": []}, {"mean": [1]}, {"mean": [math.nan]}, {"scale": -1.0}, {"scale": "1"}]
+)
+def test_a_damaged_vector_in_a_manifest_is_refused(wrong: dict[str, Any]) -> None:
+    stored = learn_columns(pa.table({"x": [[1.0, 2.0]]})).json()
+    stored["columns"][0] |= wrong
+    with pytest.raises(ValueError, match="columns: expected"):
+        columns_from_json(stored)

@@ -159,7 +159,7 @@ def log(catalogue: pa.Table) -> sdx.Interactions:
         for t, i in enumerate(draw.choice(9, draw.integers(4, 8), replace=False))
     ]
     table = pa.table(dict(zip(("user", "item", "time"), zip(*events, strict=True), strict=True)))
-    return sdx.read(table, items=catalogue, quiet=True)
+    return sdx.read(table, items=catalogue, quiet=True).compact()
 
 
 RECIPES: list[tuple[str, dict[str, Any]]] = [
@@ -185,6 +185,38 @@ def test_items_nobody_has_had_come_to_those_who_like_their_kind(
     for served in (model, sdx.load(tmp_path / "m.sdx")):
         new = catalogue.filter(pa.array([i % 10 == 9 for i in range(40)]))
         served.add_items(new)
+        history = [[10 * g, 10 * g + 1, 10 * g + 2] for g in range(4)]
+        found = served.recommend(history=history, k=1, allow=[9, 19, 29, 39]).to_pydict()
+        assert found["item"] == [9, 19, 29, 39]
+
+
+def test_items_of_the_table_without_events_are_served_by_their_columns(
+    log: sdx.Interactions, catalogue: pa.Table
+) -> None:
+    whole = sdx.read(log.to_arrow(), items=catalogue, quiet=True)
+    assert (whole.item_counts[9::10] == 0).all()
+    options = SMALL | {"epochs": 15, "encoder": "mix", "ids": "drop"}
+    model = sdx.fit("ssm", whole, features=["group", "tags"], **options)
+    history = [[10 * g, 10 * g + 1, 10 * g + 2] for g in range(4)]
+    found = model.recommend(history=history, k=1, allow=[9, 19, 29, 39]).to_pydict()
+    assert found["item"] == [9, 19, 29, 39]
+
+
+def test_vectors_of_items_are_features_and_serve_new_items(
+    log: sdx.Interactions, catalogue: pa.Table, tmp_path: Path
+) -> None:
+    """A random direction per group, and noise: what an image or text model would say of items."""
+    draw = np.random.default_rng(1)
+    centre = draw.normal(size=(4, 16))[np.arange(40) // 10]
+    known = catalogue.append_column(
+        "image", pa.array((centre + 0.3 * draw.normal(size=(40, 16))).tolist())
+    ).select(["item", "image"])
+    whole = sdx.read(log.to_arrow(), items=known, quiet=True).compact()
+    options = SMALL | {"epochs": 15, "encoder": "mix", "ids": "drop"}
+    model = sdx.fit("ssm", whole, features="all", **options)
+    model.save(tmp_path / "m.sdx")
+    for served in (model, sdx.load(tmp_path / "m.sdx")):
+        served.add_items(known.filter(pa.array([i % 10 == 9 for i in range(40)])))
         history = [[10 * g, 10 * g + 1, 10 * g + 2] for g in range(4)]
         found = served.recommend(history=history, k=1, allow=[9, 19, 29, 39]).to_pydict()
         assert found["item"] == [9, 19, 29, 39]
@@ -243,8 +275,8 @@ def test_tables_of_new_items_are_refused_where_they_make_no_sense(
     with pytest.raises(sdx.SoftdexError, match="features="):
         plain.add_items(catalogue)
     model = sdx.fit("ssm", log, features="all", epochs=1, **SMALL)
-    with pytest.raises(sdx.SoftdexError, match="in the model already"):
-        model.add_items(catalogue)
+    model.add_items(catalogue)
+    assert len(model.items) == len(catalogue), "what is known is skipped"
     twice = pa.table({"item": [77, 77], "group": ["g1", "g2"]})
     with pytest.raises(sdx.SoftdexError, match="more than once"):
         model.add_items(twice)

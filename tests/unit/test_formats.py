@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import json
 import lzma
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import softdex as sdx
+from softdex.cli import app as cli
 from softdex.errors import DataError
 
 WANTED = [("ann", 7, 1), ("bob", 9, 2)]
@@ -308,3 +310,17 @@ def test_the_columns_of_an_item_table_without_header_are_named(tmp_path: Path) -
         log, items={"id": ["tea"]}, item_columns=["id"]
     )
     assert "has no item table to name" in refused(log, item_columns=["id"])
+
+
+def test_the_command_line_names_the_columns_of_an_item_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "log.csv").write_text("user,item,time\n1,tea,1\n1,jam,2\n1,cup,3\n")
+    (tmp_path / "items.txt").write_text("tea|3\njam|2\n")
+    words = "softdex fit log.csv -r popular --out run --items items.txt --item-columns id,price"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", words.split())
+    with contextlib.suppress(SystemExit):
+        cli.main()
+    assert 'item_columns = ["id", "price"]' in Path("run/config.toml").read_text()
+    assert sdx.load("run").recommend([1], exclude_seen=False).table.num_rows

@@ -576,8 +576,30 @@ def test_item_tables_attach_by_key(make: Callable[[Any], Any]) -> None:
     attached = sdx.read(LOG, items=make(PRICES)).item_table
     assert attached is not None
     assert attached.column_names == ["price", "tags"]
-    assert attached["price"].to_pylist() == [2, 3]  # jam, tea
-    assert attached["tags"].to_pylist() == [["y"], ["x"]]
+    assert attached["price"].to_pylist() == [1, 2, 3]  # cup, jam, tea
+    assert attached["tags"].to_pylist() == [[], ["y"], ["x"]]
+
+
+@pytest.mark.usefixtures("loud")
+def test_items_of_the_table_without_events_are_items_of_the_log(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Keys of another type join where they are of the log's: "x" is none of its numbers."""
+    events = [("ann", 7), ("bob", 3), ("ann", 3)]
+    log = sdx.read(events, items={"item": ["5", "3", "x", "9"], "price": [5, 3, 0, 9]})
+    said = capsys.readouterr().err
+    assert "1 items not in it, 2 more items without an event: log.compact() drops them" in said
+    assert "1 of its rows have no interaction and are left out -> 3 rows, 2 users, 4 items" in said
+    assert log.items.all().to_pylist() == [3, 5, 7, 9]
+    assert log.item_counts.tolist() == [2, 0, 1, 0]
+    assert log.items.take(log.item).to_pylist() == [7, 3, 3]
+    assert log.item_table is not None
+    assert log.item_table["price"].to_pylist() == [3, 5, None, 9]
+    small = log.compact()
+    assert small.items.all().to_pylist() == [3, 7]
+    assert sdx.read(events).item.tolist() == small.item.tolist()
+    parts = sdx.split.per_user(log, (0.5, 0.5))
+    assert len(parts.test.item_keys) == parts.train.num_items == 4
 
 
 def test_item_tables_keep_what_polars_makes_of_categories_and_structs() -> None:
@@ -593,7 +615,7 @@ def test_item_tables_come_from_files_too(tmp_path: Path) -> None:
     path.write_text('item_id,title\n007,"Bond, James"\n7,Seven\n')
     log = sdx.read([("ann", "007"), ("ann", "8")], items=path)
     assert log.item_table is not None
-    assert log.item_table["title"].to_pylist() == ["Bond, James", None]
+    assert log.item_table["title"].to_pylist() == ["Bond, James", "Seven", None]
 
 
 @pytest.mark.parametrize(("name", "options"), [("id", {}), ("key", {}), ("what", {"item": "what"})])
@@ -613,9 +635,7 @@ def test_keys_of_another_type_still_meet() -> None:
 def test_what_does_not_meet_is_counted(capsys: pytest.CaptureFixture[str], loud: None) -> None:
     sdx.read(LOG, items={"item": ["tea", "cup", "pot"], "price": [3, 1, 2]})
     said = capsys.readouterr().err
-    assert (
-        "items from a table (price), 1 items not in it, 2 of its rows have no interaction" in said
-    )
+    assert "items from a table (price), 1 items not in it, 2 more items without an event" in said
 
 
 @pytest.mark.parametrize(
@@ -662,7 +682,7 @@ def test_user_tables_attach_by_key_as_item_tables_do(make: Callable[[Any], Any])
     log = sdx.read(FLIPPED, users=make(prices))
     assert log.item_table is None
     assert log.user_table is not None
-    assert log.user_table.equals(sdx.read(LOG, items=make(PRICES)).item_table)
+    assert log.user_table.equals(sdx.read(LOG, items=make(PRICES)).compact().item_table)
 
 
 def test_a_log_takes_both_tables() -> None:
@@ -697,7 +717,7 @@ def test_users_that_do_not_meet_are_counted(capsys: pytest.CaptureFixture[str], 
     words = "users from a table (age), 1 users not in it, 2 of its rows have no interaction"
     assert words in alone
     sdx.read(LOG, items=PRICES, users=table)
-    assert f"left out; {words}" in capsys.readouterr().err
+    assert f"drops them; {words}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

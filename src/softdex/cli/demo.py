@@ -21,7 +21,10 @@ from softdex.model.retriever import Retriever
 from softdex.table_files import save_table
 from softdex.tables import Rows
 
-WORLD = {"strength": 1.5, "stickiness": 0.7}  # tastes and an order that models can read
+WORLD: dict[str, Any] = {
+    "strength": 1.5,
+    "stickiness": 0.7,
+}  # tastes and an order that models can read
 CUTOFFS = (1, 5, 10, 20, 50)
 SMALL = {"dim": 32, "negatives": 100, "epochs": 20}  # enough here: three minutes for all recipes
 SMALLER: dict[str, dict[str, Any]] = {"sasrec": {"hidden": 64, "max_history": 30, "lr": 0.003}}

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from softdex.data.arrow import combined
 from softdex.data.bad_rows import refuse_or_drop
 from softdex.data.interactions import Interactions
-from softdex.data.keys import Keys, factorize
+from softdex.data.keys import Keys, convert, factorize, merge
 from softdex.data.movielens import with_genres, with_names
 from softdex.data.numbers import nulls
 from softdex.data.roles import WITH_ARTICLE, Column, find_key_column
@@ -73,7 +74,8 @@ def attach(
     """Attach a table of items or users to a log.
 
     Args:
-        log: gets the table as `item_table` or `user_table`, aligned with its keys.
+        log: gets the table as `item_table` or `user_table`, aligned with its keys; items of the
+            table without events become items of the log.
         what: "item" or "user".
         source: the table.
         column: its key column, as named in the log.
@@ -85,7 +87,11 @@ def attach(
     keys = log.items if what == "item" else log.users
     key = find_key_column(source, what, column)
     table, notes = _with_keys(source, key, bad_rows)
-    place = _places(keys, table[key], what, key)
+    place, cold = _places(keys, table[key], what, key), 0
+    if what == "item":
+        log = _with_cold_items(log, table[key])
+        cold, keys = len(log.items) - len(keys), log.items
+        place = _places(keys, table[key], what, key) if cold else place
     aligned = table.take(pa.array(place, mask=place < 0)).drop_columns([key]).combine_chunks()
     without = int((place < 0).sum())
     spare = table.num_rows - (len(keys) - without)
@@ -93,9 +99,22 @@ def attach(
     note = " ".join([f"{what}s from {source.label} ({columns})", *notes])
     if without:
         note += f", {without:,} {what}s not in it"
+    if cold:
+        note += f", {cold:,} more items without an event: log.compact() drops them"
     if spare:
         note += f", {spare:,} of its rows have no interaction and are left out"
     return replace(log, **{f"{what}_table": aligned}), note
+
+
+def _with_cold_items(log: Interactions, column: pa.ChunkedArray) -> Interactions:
+    """The log with the keys of a column that are no item of it yet, where they are of its type."""
+    cold = pa.array(log.items.lookup(column) < 0)
+    new = convert(combined(column.filter(cold)), log.items.type).drop_null()
+    if not len(new):
+        return log
+    merged, order = merge(log.items, factorize(new)[0])
+    place = np.argsort(order).astype(np.int32)
+    return replace(log, items=merged, item=place[log.item])
 
 
 def _with_keys(source: Source, key: str, bad_rows: str) -> tuple[pa.Table, list[str]]:

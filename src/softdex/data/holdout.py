@@ -40,6 +40,7 @@ class Holdout:
         masked: items excluded from its recommendations.
         card: how the split was made.
         conventions: defaults for `evaluate` that belong to the protocol.
+        candidates: mask (I,) of items that `evaluate` also ranks alone, as cold ones; None: none.
     """
 
     user_keys: Keys
@@ -50,6 +51,7 @@ class Holdout:
     masked: Ragged
     card: Card
     conventions: Mapping[str, str] = field(default_factory=dict)
+    candidates: np.ndarray | None = None
 
     def __repr__(self) -> str:
         asked = self.num_asked

@@ -69,7 +69,7 @@ class Keys:
     def lookup(self, keys: Any) -> np.ndarray:
         """The row number of each key (int64); -1 for unknown keys."""
         given = _as_array(keys)
-        wanted = _storage(given if given.type == self.type else _convert(given, self.type))
+        wanted = _storage(given if given.type == self.type else convert(given, self.type))
         if len(wanted) <= BISECT_UP_TO:
             return np.array([self._bisect(k) for k in wanted.to_pylist()], dtype=np.int64)
         rows = pc.fill_null(pc.index_in(wanted, value_set=self.values), -1)
@@ -145,7 +145,7 @@ def _storage(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return flat.cast(pa.binary()) if pa.types.is_large_binary(flat.type) else flat
 
 
-def _convert(given: pa.Array, to: pa.DataType) -> pa.Array:
+def convert(given: pa.Array, to: pa.DataType) -> pa.Array:
     """Cast keys to another type ("17" finds 17); keys that do not cast become null."""
     if given.type == pa.uuid():
         given = pa.array([None if k is None else str(k) for k in given.to_pylist()], pa.string())
@@ -219,7 +219,7 @@ def factorize(column: pa.Array | pa.ChunkedArray, what: str = "key") -> tuple[Ke
 
 def merge(old: Keys, new: Keys) -> tuple[Keys, np.ndarray]:
     """The union of two sets of disjoint keys, and the position of each in old followed by new."""
-    more = _convert(new.all(), old.type)
+    more = convert(new.all(), old.type)
     if more.null_count:
         raise DataError(f"keys: {new.type} keys do not fit among keys of type {old.type}.")
     cells = pa.chunked_array([old.values, more.cast(old.values.type)])

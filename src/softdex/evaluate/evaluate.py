@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,8 @@ def evaluate(
 ) -> Result:
     """Rank all items for every user of a holdout and return mean metrics.
 
+    A holdout of cold items is also ranked among these alone: "cold recall@20".
+
     Args:
         search: returns the list of each user.
         item_counts: training events per item, for breakdowns by popularity.
@@ -74,10 +77,13 @@ def evaluate(
     tally = _Tally(len(holdout.item_keys), cutoffs, rules)
     blocks = np.split(rows, range(batch, len(rows), batch))
     for block in progress(blocks, "evaluating", len(blocks)):
-        part = holdout.take(block)
+        part = replace(holdout.take(block), candidates=None)
         lists = search(part, cutoffs[-1], index == "exact")
         exact = search(part, cutoffs[-1], True) if index == "both" else None
         tally.add(part, lists, exact)
+        if holdout.candidates is not None:
+            alone = replace(part, candidates=holdout.candidates)
+            tally.add_also("cold ", part, search(alone, cutoffs[-1], index == "exact"))
     users, lengths = holdout.users[rows], holdout.history.lengths[rows]
     wanted = REPORTED if metrics is None else as_names(metrics)
     means, per_user = tally.finish()
@@ -97,7 +103,7 @@ def as_names(metrics: str | Sequence[str]) -> list[str]:
 
 def _metric(name: str) -> str:
     """Return the metric in a name such as "exact recall@20"."""
-    return name.removeprefix("exact ").partition("@")[0]
+    return name.removeprefix("exact ").removeprefix("cold ").partition("@")[0]
 
 
 def check_rules(given: Mapping[str, Any], num_items: int | None = None) -> None:
@@ -144,11 +150,17 @@ class _Tally:
             self.shown[k][head[head >= 0]] = True
             np.add.at(self.item_hits[k], head[hits[:, :k]], 1)
         if exact is not None:
-            true = _is_target(exact, distinct, self.num_items)
-            self._append("exact ", user_metrics(true, sizes, self.cutoffs, self.rules["ideal"]))
+            self.add_also("exact ", part, exact)
             self._append(
                 "", {f"overlap@{k}": overlap(lists[:, :k], exact[:, :k]) for k in self.cutoffs}
             )
+
+    def add_also(self, prefix: str, part: Holdout, lists: np.ndarray) -> None:
+        """Add the metrics of a second ranking of the same users, under other names."""
+        distinct = _distinct(part.targets, self.num_items)
+        sizes = part.targets.lengths if self.rules["repeats"] == "count" else distinct.lengths
+        hits = _is_target(lists, distinct, self.num_items)
+        self._append(prefix, user_metrics(hits, sizes, self.cutoffs, self.rules["ideal"]))
 
     def _append(self, prefix: str, values: dict[str, np.ndarray]) -> None:
         for name, column in values.items():

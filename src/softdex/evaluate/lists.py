@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -83,8 +84,8 @@ def evaluate(
 
     counts = np.bincount(holdout.history.ids, minlength=len(holdout.item_keys))
     return ranked(
-        search, holdout, item_counts=counts, k=k, metrics=metrics, notes=notes,
-        empty=empty, repeats=repeats, ideal=ideal,
+        search, replace(holdout, candidates=None), item_counts=counts, k=k, metrics=metrics,
+        notes=notes, empty=empty, repeats=repeats, ideal=ideal,
     )  # fmt: skip
 
 

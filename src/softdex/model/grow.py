@@ -15,7 +15,7 @@ from torch import Tensor
 from softdex.data.attach import read_table
 from softdex.data.expect import expect
 from softdex.data.interactions import Interactions
-from softdex.data.keys import Keys, as_list, find, merge
+from softdex.data.keys import Keys, as_list, factorize, find, merge
 from softdex.data.ragged import Ragged, group
 from softdex.encode.features.tower import Tower
 from softdex.encode.table import Table
@@ -113,6 +113,8 @@ def add_items(model: Model, given: Any) -> None:
         log = replace(log, users=model.users, user=user.astype(np.int32), user_table=None)
     else:
         log = _unclicked(model, given)
+        if not log.num_items:
+            return
     keys, order = merge(model.items, log.items)
     place = np.argsort(order).astype(model.seen.ids.dtype)
     had = np.append(model.seen.ids, len(model.items) + log.item)
@@ -133,14 +135,18 @@ def add_items(model: Model, given: Any) -> None:
 
 
 def _unclicked(model: Model, table: Any) -> Interactions:
-    """Return new items as a log without events, from a table of their columns."""
+    """Return new items as a log without events, from a table of their columns; known ones are
+    skipped."""
     if model.tower is None and not as_tree(model.index):
         raise DataError(
             f"add_items: expected a log, got {type(table).__name__}. Use sdx.read(...); a table "
             "serves models that were fitted with features=, and trees."
         )
     keys, columns = read_table(table, "item")
-    _refuse_known("add_items", keys, model.items)
+    new = np.flatnonzero(model.items.lookup(keys.all()) < 0)
+    if known := len(keys) - len(new):
+        say(f"add_items: {known:,} of {len(keys):,} items are in the model already and stay as is")
+        keys, columns = factorize(keys.take(new), "item")[0], columns.take(pa.array(new))
     nobody = np.zeros(0, np.int32)
     return Interactions(model.users, keys, nobody, nobody, item_table=columns)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from softdex.data.holdout import Holdout
 from softdex.data.keys import as_list
@@ -81,7 +82,8 @@ def searcher(
     def found(part: Holdout, k: int, exact: bool) -> np.ndarray:
         users = np.where(has_more(seen, part), -1, part.users) if solves else part.users
         asked = query(encoder, seen, users, part.history, by_features=by_features)
-        filter, effort = Filter(part.masked), np.inf if exact else None
+        allow = None if part.candidates is None else torch.from_numpy(part.candidates)
+        filter, effort = Filter(part.masked, allow), np.inf if exact else None
         hits = index.search(asked, k, filter=filter, effort=effort, max_memory=max_memory)
         return hits.ids.cpu().numpy()
 

@@ -81,6 +81,8 @@ class Towers:
         scorer: Dot | Cosine
         if self.score == "cosine":
             known = (self.prior * np.log1p(train.item_counts)).astype(np.float32)
+            if isinstance(items, Tower):  # no popularity is known of cold items: the average one
+                known[train.item_counts == 0] = known[train.item_counts > 0].mean()
             offsets = torch.from_numpy(known) if known.any() else None
             scorer = Cosine(items, torch.tensor(self.temperature), offsets)
         else:
@@ -126,6 +128,8 @@ class Sampling:
     ) -> Negatives:
         """An objective on draws of the index, or on all items.
 
+        Items with features and without events are cold: they are no negatives.
+
         Args:
             objective: `softmax`, `ssm`, or a name of ON_DRAWS.
             scorer: an inner product.
@@ -138,8 +142,13 @@ class Sampling:
         proposal = PROPOSALS["uniform" if all_items else self.index]
         given = ProposalOptions(self.power, self.codewords, popularity, seed)
         made = proposal.build(scorer, torch.tensor(train.item_counts), given)
+        cold = torch.from_numpy(np.flatnonzero(train.item_counts == 0))
+        some_cold = isinstance(scorer.items, Tower) and len(cold) > 0
+        if some_cold:
+            made = made.delete(cold)
         if all_items:
-            return Negatives(made, softmax_loss(scorer), 0, refit_every=self.refit_every)
+            loss = softmax_loss(scorer, some_cold=some_cold)
+            return Negatives(made, loss, 0, refit_every=self.refit_every)
         shared = proposal.shared
         draws = self.negatives or (2000 if shared else 100)
         loss = drawn_loss(objective, scorer, draws, shared=shared, correct=correct)
@@ -214,13 +223,17 @@ def automatic(
     return name
 
 
-def softmax_loss(scorer: Product) -> Loss:
-    """Against all items."""
+def softmax_loss(scorer: Product, *, some_cold: bool = False) -> Loss:
+    """Against all items; with `some_cold` only those in the index."""
 
     def loss(index: Index, query: Tensor, target: Tensor, generator: torch.Generator) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
             query = query.float()
-            mass = log_mass(scorer.project(query), *scorer.everything())
+            vectors, offsets = scorer.everything()
+            if some_cold:
+                start = vectors.new_zeros(len(vectors)) if offsets is None else offsets
+                offsets = start.masked_fill(~index.alive, -torch.inf)
+            mass = log_mass(scorer.project(query), vectors, offsets)
             own = scorer(query, target.view(len(query), -1))
             return (mass.unsqueeze(1) - own).view(target.shape)
 

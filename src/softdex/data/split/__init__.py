@@ -3,6 +3,7 @@
 Every split returns the named tuple `(train, valid, test)` with a `card` that says how it was made:
 
 - `per_user`, `leave_last`, `by_user`, `global_time` and `given` are general;
+- `cold_items` holds out whole items;
 - `next_item` holds out whole sessions and asks for each of their clicks;
 - `lightgcn`, `rg`, `fastvae`, `xir` and `dtr` are published protocols.
 """
@@ -15,6 +16,7 @@ from typing import Any
 
 from softdex.data.holdout import Split
 from softdex.data.interactions import Interactions
+from softdex.data.split.cold import cold_items
 from softdex.data.split.general import by_user, given, global_time, leave_last, per_user
 from softdex.data.split.protocols import dtr, fastvae, lightgcn, rg, xir
 from softdex.data.split.sessions import next_item
@@ -24,6 +26,7 @@ __all__ = [
     "SPLITS",
     "by_name",
     "by_user",
+    "cold_items",
     "default_name",
     "dtr",
     "fastvae",
@@ -37,7 +40,7 @@ __all__ = [
     "xir",
 ]
 
-GENERAL = (per_user, leave_last, by_user, global_time, given, next_item)
+GENERAL = (per_user, leave_last, by_user, global_time, given, next_item, cold_items)
 PUBLISHED = (lightgcn, rg, fastvae, xir, dtr)
 SPLITS: dict[str, Callable[..., Split]] = {f.__name__: f for f in (*GENERAL, *PUBLISHED)} | {
     "random": per_user

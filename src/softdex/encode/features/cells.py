@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from softdex.data.arrow import unwrapped
 from softdex.errors import DataError, SoftdexError, choose, first_few
 
-KINDS = ("category", "text", "number")
+KINDS = ("category", "text", "number", "vector")
 STORED = {
     "string": pa.large_string(),
     "int64": pa.int64(),
@@ -41,6 +41,8 @@ def every_kind(table: pa.Table, where: str) -> dict[str, str]:
     for name in table.column_names:
         _check_once(table, name, where)
         kind = _kind(table[name])
+        if kind == "vector" and not _of_one_length(table[name]):
+            continue
         if kind is not None and not _are_ids(table[name]):
             found[name] = kind
     if not found:
@@ -66,9 +68,9 @@ def named_kinds(table: pa.Table, names: Sequence[str], where: str) -> dict[str, 
         kind = kind or _kind(table[name])
         if kind is None:
             raise DataError(
-                f"{where}: expected the column {name!r} to hold strings, numbers, booleans, dates "
-                f"or lists of categories, got {table[name].type}. Drop it, cast it, or name its "
-                f"kind: {name + ':category'!r}."
+                f"{where}: expected the column {name!r} to hold strings, numbers, booleans, dates, "
+                f"vectors or lists of categories, got {table[name].type}. Drop it, cast it, or "
+                f"name its kind: {name + ':category'!r}."
             )
         found[name] = kind
     return found
@@ -96,7 +98,7 @@ def _kind(column: pa.ChunkedArray) -> str | None:
     discrete = whole or _is_string(kind) or types.is_boolean(kind)
     numeric = types.is_floating(kind) or types.is_decimal(kind) or _is_time(kind)
     if _is_listed(outside):
-        return "category" if discrete else None
+        return "category" if discrete else "vector" if types.is_floating(kind) else None
     if types.is_dictionary(column.type):
         return "category" if discrete or numeric else None
     if whole:
@@ -110,6 +112,11 @@ def _kind(column: pa.ChunkedArray) -> str | None:
 def _is_text(column: pa.ChunkedArray) -> bool:
     values, distinct, spaced = _spelling(column)
     return 2 * distinct > values and 2 * spaced >= distinct
+
+
+def _of_one_length(column: pa.ChunkedArray) -> bool:
+    lengths = pc.unique(pc.list_value_length(unwrapped(column))).drop_null().to_pylist()
+    return len([length for length in lengths if length]) == 1
 
 
 def _are_ids(column: pa.ChunkedArray) -> bool:
@@ -202,6 +209,49 @@ def read_cells(table: pa.Table, name: str, to: str, where: str, *, lists: bool =
             f"{len(np.unique(rows[endless])):,} of {len(column):,} rows. Make them null, or clip."
         )
     return Cells(rows, values)
+
+
+def read_vectors(
+    table: pa.Table, name: str, width: int | None, where: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows that have a vector, and the vectors (N, width).
+
+    Args:
+        table: has the column, or every vector is missing.
+        name: of the column.
+        width: length of the vectors; None: that of the first one.
+        where: the caller, for messages.
+    """
+    if name not in table.column_names:
+        return np.zeros(0, np.int64), np.zeros((0, width or 0))
+    _check_once(table, name, where)
+    column = unwrapped(table[name])
+    if not _is_listed(column.type):
+        raise DataError(f"{where}: expected vectors in the column {name!r}, got {column.type}.")
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+    try:
+        flat = _cast(unwrapped(pc.list_flatten(column)), "double").combine_chunks()
+    except REFUSED as error:
+        raise DataError(
+            f"{where}: expected vectors of numbers in the column {name!r}, got {column.type} "
+            f"({str(error)[:120]})."
+        ) from None
+    rows, numbers = np.flatnonzero(lengths), flat.to_numpy(zero_copy_only=False)
+    if width is None:
+        if not len(rows):
+            raise DataError(f"{where}: the column {name!r} has no vector, only missing ones.")
+        width = int(lengths[rows[0]])
+    starts = np.cumsum(lengths[rows]) - lengths[rows]
+    finite = np.logical_and.reduceat(np.isfinite(numbers), starts) if len(rows) else starts == 0
+    bad = np.flatnonzero((lengths[rows] != width) | ~finite)
+    if len(bad):
+        row = rows[bad[0]]
+        got = f"{lengths[row]} numbers" if lengths[row] != width else "NaN, null or infinity"
+        raise DataError(
+            f"{where}: expected vectors of {width} finite numbers in the column {name!r}, got "
+            f"{got} in row {row} of {len(column):,}. Make it null where there is no vector."
+        )
+    return rows, numbers.reshape(len(rows), width)
 
 
 def _unfold(column: pa.ChunkedArray, *, lists: bool) -> tuple[np.ndarray, pa.ChunkedArray]:

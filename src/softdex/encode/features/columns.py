@@ -1,14 +1,13 @@
 """Columns: turn the columns of an item or user table into tokens and numbers for a tower.
 
 Each column owns rows of one token table: the first stands for a missing value; then follows one per
-known value (category), or one per bucket that words are hashed into (text). A number has the first
-one only.
+known value (category), or one per bucket that words are hashed into (text). A number, and a vector
+of numbers, has the first one only.
 """
 
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
@@ -22,13 +21,14 @@ from softdex.encode.features.cells import (
     KINDS,
     REFUSED,
     STORED,
-    Cells,
     every_kind,
     inside,
     named_kinds,
     read_cells,
+    read_vectors,
     stored_as,
 )
+from softdex.encode.features.parts import Category, Number, Part, Text, Vector, moments, vector_of
 from softdex.errors import DataError, SoftdexError
 from softdex.options import check
 
@@ -36,10 +36,9 @@ ENTRIES: dict[str, dict[str, type]] = {  # stored of a column besides its name a
     "category": {"type": str, "values": list},
     "text": {"hashed": int},
     "number": {"type": str, "mean": float, "scale": float},
+    "vector": {"mean": list, "scale": float},
 }
 MOST = 2**24  # the largest size that an option may have
-FAR = 1e6  # standardised numbers are clipped here; no 10**12 numbers deviate as far
-SEPARATORS = r"[^\p{L}\p{M}\p{N}_]+"  # RE2: all but letters, marks, digits and underscores
 
 
 class Encoded(NamedTuple):
@@ -56,96 +55,6 @@ class Encoded(NamedTuple):
     numbers: np.ndarray
 
 
-# one column --------------------------------------------------------------------
-
-
-@final
-@dataclass(frozen=True)
-class Category:
-    """Distinct values, sorted; each is a token. A cell may hold a list of values."""
-
-    name: str
-    type: str
-    values: pa.Array
-
-    @property
-    def size(self) -> int:
-        """Number of tokens."""
-        return 1 + len(self.values)
-
-    def tokens(self, cells: Cells) -> tuple[np.ndarray, np.ndarray]:
-        """Return the row and the token of each known value."""
-        found = pc.fill_null(pc.index_in(cells.values, value_set=self.values), -1)
-        ids = found.to_numpy(zero_copy_only=False).astype(np.int64) + 1
-        return cells.rows[ids > 0], ids[ids > 0]
-
-    def json(self) -> dict[str, Any]:
-        """Return plain values."""
-        values = self.values.to_pylist()
-        return {"name": self.name, "kind": "category", "type": self.type, "values": values}
-
-
-@final
-@dataclass(frozen=True)
-class Text:
-    """Words, lower-cased and hashed; each bucket is a token."""
-
-    name: str
-    hashed: int
-    type = "string"
-
-    @property
-    def size(self) -> int:
-        """Number of tokens."""
-        return 1 + self.hashed
-
-    def tokens(self, cells: Cells) -> tuple[np.ndarray, np.ndarray]:
-        """Return the row and the token of each word."""
-        split = pc.utf8_split_whitespace(cells.values)
-        pieces = pc.list_flatten(split).dictionary_encode()
-        words = self._buckets(pieces.dictionary).take(pieces.indices.to_numpy())
-        rows = np.repeat(cells.rows, pc.list_value_length(split).to_numpy())
-        return rows[words.row_of], words.ids
-
-    def _buckets(self, pieces: pa.Array) -> Ragged:
-        """Return the tokens of the words of each distinct piece of text."""
-        split = pc.split_pattern_regex(pc.utf8_lower(pieces), pattern=SEPARATORS)
-        words = pc.list_flatten(split).cast(pa.large_binary()).to_pylist()
-        ids = [1 + zlib.crc32(word) % self.hashed if word else 0 for word in words]
-        tokens = np.array(ids, np.int64)
-        return Ragged(offsets(pc.list_value_length(split).to_numpy()), tokens).where(tokens > 0)
-
-    def json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"name": self.name, "kind": "text", "hashed": self.hashed}
-
-
-@final
-@dataclass(frozen=True)
-class Number:
-    """Mean and standard deviation; a scale of 0 says that all values were the same."""
-
-    name: str
-    type: str
-    mean: float
-    scale: float
-    size = 1
-
-    def standard(self, cells: Cells, rows: int) -> np.ndarray:
-        """Return standardised numbers (rows,), 0 where missing."""
-        numbers = np.zeros(rows)
-        if self.scale:
-            with np.errstate(over="ignore"):
-                far = (cells.values.to_numpy() - self.mean) / self.scale
-            numbers[cells.rows] = np.clip(far, -FAR, FAR)
-        return numbers
-
-    def json(self) -> dict[str, Any]:
-        """Return plain values."""
-        found = {"name": self.name, "kind": "number", "type": self.type}
-        return {**found, "mean": self.mean, "scale": self.scale}
-
-
 # a table -----------------------------------------------------------------------
 
 
@@ -154,7 +63,7 @@ class Number:
 class Columns:
     """How the columns of a table are read; a cell counts its first `max_values` distinct values."""
 
-    parts: tuple[Category | Text | Number, ...]
+    parts: tuple[Part, ...]
     max_values: int
 
     @property
@@ -164,8 +73,8 @@ class Columns:
 
     @property
     def numeric(self) -> int:
-        """Number of numeric columns, X."""
-        return sum(isinstance(part, Number) for part in self.parts)
+        """Number of numbers per row, X: one per numeric column, the length of each vector."""
+        return sum(part.width for part in self.parts)
 
     def encode(self, table: pa.Table) -> Encoded:
         """Return tokens and numbers per row; a column that the table lacks counts as missing."""
@@ -173,17 +82,21 @@ class Columns:
         bags: list[Ragged] = []
         numbers: list[np.ndarray] = []
         for part in self.parts:
-            lists = not isinstance(part, Number)
-            cells = read_cells(table, part.name, part.type, "encode", lists=lists)
-            if isinstance(part, Number):
-                numbers.append(part.standard(cells, rows))
+            if isinstance(part, Vector):
+                present, vectors = read_vectors(table, part.name, part.width, "encode")
+                numbers.append(part.standard(present, vectors, rows))
+                bag = _where_missing(present, rows)
+            elif isinstance(part, Number):
+                cells = read_cells(table, part.name, part.type, "encode", lists=False)
+                numbers.append(part.standard(cells, rows)[:, None])
                 bag = _where_missing(cells.rows, rows)
             else:
+                cells = read_cells(table, part.name, part.type, "encode")
                 bag = _bags(*part.tokens(cells), rows, self.max_values)
             bags.append(Ragged(bag.indptr, bag.ids + first))
             first += part.size
-        side_by_side = np.array(numbers, np.float32).reshape(len(numbers), rows).T
-        return Encoded(*_padded(bags, rows), np.ascontiguousarray(side_by_side))
+        side_by_side = np.concatenate([np.zeros((rows, 0)), *numbers], 1, dtype=np.float32)
+        return Encoded(*_padded(bags, rows), side_by_side)
 
     def json(self) -> dict[str, Any]:
         """Return plain values, from which `columns_from_json` makes the same columns."""
@@ -204,12 +117,14 @@ def learn_columns(
     from its type. Strings, booleans and dictionaries are categories, and so are lists of them or of
     integers. Strings are text if more than half of the values are distinct and at least half of the
     distinct ones contain a space. Integers are categories if they have at most 1,000 distinct
-    values, or fewer than half as many as there are rows. Everything else is a number.
+    values, or fewer than half as many as there are rows. Lists of fractions, all of one length, are
+    vectors. Everything else is a number.
 
     Args:
         table: the rows to learn from.
-        names: columns to read; None: all but nested types other than lists of categories, types
-            that cannot be read, and strings that look like ids (all distinct, no spaces).
+        names: columns to read; None: all but nested types other than vectors and lists of
+            categories, types that cannot be read, and strings that look like ids (all distinct, no
+            spaces).
         hashed: buckets per text column that words are hashed into.
         max_values: values or words of one column that count in one row, at most.
         where: the caller, for messages.
@@ -230,9 +145,9 @@ def learn_columns(
     return Columns(tuple(parts), max_values)
 
 
-def _learn(
-    table: pa.Table, name: str, kind: str, hashed: int, where: str
-) -> Category | Text | Number:
+def _learn(table: pa.Table, name: str, kind: str, hashed: int, where: str) -> Part:
+    if kind == "vector":
+        return vector_of(name, read_vectors(table, name, None, where)[1])
     to = stored_as(inside(table[name].type), kind)
     if kind == "text":
         text = Text(name, hashed)
@@ -240,22 +155,9 @@ def _learn(
         return text
     if kind == "number":
         cells = read_cells(table, name, to, where, lists=False)
-        return Number(name, to, *_moments(cells.values.to_numpy()))
+        return Number(name, to, *moments(cells.values.to_numpy()))
     values = read_cells(table, name, to, where).values.unique()
     return Category(name, to, values.take(pc.array_sort_indices(values)))
-
-
-def _moments(numbers: np.ndarray) -> tuple[float, float]:
-    """Return mean and standard deviation, bit for bit the same in any order of the rows."""
-    numbers = np.sort(numbers)
-    if not len(numbers) or numbers[0] == numbers[-1]:
-        return (float(numbers[0]) if len(numbers) else 0.0), 0.0
-    largest = float(np.abs(numbers[[0, -1]]).max())
-    power = math.frexp(largest)[1]  # otherwise squares could overflow
-    shares = np.ldexp(numbers, -power)
-    mean = np.clip(shares.mean(), shares[0], shares[-1])
-    scale = min(shares.std(), math.ldexp(largest, -power))
-    return math.ldexp(mean, power), math.ldexp(scale, power)
 
 
 # bags of tokens ----------------------------------------------------------------------------------
@@ -322,7 +224,7 @@ def columns_from_json(found: Any) -> Columns:
     return Columns(parts, found["max_values"])
 
 
-def _part(found: Any) -> Category | Text | Number:
+def _part(found: Any) -> Part:
     kind = found.get("kind") if isinstance(found, dict) else found
     if kind not in KINDS:
         raise ValueError(f"columns: expected a {' or '.join(KINDS)} column, got {_short(kind)}.")
@@ -333,11 +235,20 @@ def _part(found: Any) -> Category | Text | Number:
     if kind == "text":
         _check_sizes("columns", hashed=found["hashed"])
         return Text(name, found["hashed"])
+    if kind == "vector":
+        return _vector(name, found["mean"], found["scale"])
     stored, mean, scale = found["type"], found["mean"], found["scale"]
     if stored not in ("double", "moment") or not 0 <= scale < math.inf or not math.isfinite(mean):
         got = f"{_short(stored)}, {mean} and {scale}"
         raise ValueError(f"columns: expected type, mean and scale of {_short(name)}, got {got}.")
     return Number(name, stored, mean, scale)
+
+
+def _vector(name: str, mean: list[Any], scale: float) -> Vector:
+    finite = bool(mean) and all(type(x) is float and math.isfinite(x) for x in mean)
+    if not finite or not 0 <= scale < math.inf:
+        raise ValueError(f"columns: expected finite mean and scale of the vectors {_short(name)}.")
+    return Vector(name, tuple(mean), scale)
 
 
 def _check_entries(found: Any, what: str, kinds: dict[str, type]) -> None:

@@ -31,7 +31,7 @@ def proposal_report(
     """
     everything = torch.arange(index.num_items, device=target.device)
     logq = index.log_prob(query, everything).double()
-    logp = Flat(index.scorer).log_prob(query, everything).double()
+    logp = Flat(index.scorer, index.alive).log_prob(query, everything).double()
     kl = (logq.exp() * (logq - logp)).nan_to_num(0.0).sum(1)
     draws = index.sample(query, n, generator=generator)
     logw = logp.gather(1, draws.ids) - draws.logq.double()

@@ -332,7 +332,9 @@ class Trainer:
         query = self.parts.encoder(users, self.log.histories.take(users))
         generator = torch.Generator(self.device).manual_seed(self.training.seed)
         say(f"serving from the index, tuned to a recall of {recall} of the exact lists")
-        fitted: Any = self.index.refit(generator=generator)
+        cold = (~self.index.alive).nonzero()[:, 0]  # no negatives, but served
+        index = self.index.insert(cold) if len(cold) else self.index
+        fitted: Any = index.refit(generator=generator)
         found: Index = fitted.tune(query, recall)
         return found
 
