@@ -26,6 +26,7 @@ SPACES = {
     "rg2": {"alpha": (0.003, 0.3), "lam": (0.01, 0.3)},
     "rgx": {"alpha": (0.003, 0.3), "lam": (0.01, 0.3)},
 }
+FIXED = {"ials": {"nu": 1.0}}  # what these spaces were searched with
 
 
 def settings(system: str, count: int) -> list[dict[str, float]]:
@@ -53,7 +54,8 @@ def sweeps(
         yield from _implicit(train, dim, most, seed, options)
         return
     began = time.perf_counter()
-    given = {"dim": dim, "seed": seed, "epochs": most, "device": "cpu"} | options
+    given = {"dim": dim, "seed": seed, "epochs": most, "device": "cpu"}
+    given |= FIXED.get(system, {}) | options
     job = sdx.recipes.make(system, train, sdx.recipes.options(system) | given)
     trainer = job.trainer(train)
     spent = time.perf_counter() - began

@@ -44,6 +44,11 @@ def is_quiet() -> bool:
     return LEAST.get() > logging.INFO or bool(os.environ.get("SOFTDEX_QUIET"))
 
 
+def is_verbose() -> bool:
+    """Whether epochs are said."""
+    return LEAST.get() <= logging.DEBUG
+
+
 @contextmanager
 def volume(*, quiet: bool = False, verbose: bool = False) -> Iterator[None]:
     """Say less or more in this context; with neither, as much as around it."""

@@ -277,7 +277,7 @@ def _spread(
 def _within(value: Any, among: Any) -> bool:
     if isinstance(among, list):
         return value in among
-    return value is not None and bool(among[0] <= value <= among[1])
+    return value is None or bool(among[0] <= value <= among[1])  # None: chosen by the log
 
 
 def _sample(option: str, among: Any, whole: bool) -> list[Any]:

@@ -42,7 +42,7 @@ def fit(
     float = ..., prior: float = ..., share: float = 0.5, max_history: int = 50, features: list[str]
     | str | None = None, user_features: list[str] | str | None = None, ids: Literal["add", "drop"] =
     "add", id_dropout: float = 0.1, epochs: int = 60, batch_size: int | None = None, lr: float =
-    0.01, lr_end: float = 0.05, decay: float = 0.0, per_row: bool = False, patience: int = 0, seed:
+    0.01, lr_end: float = 0.05, decay: float = 0.0, per_row: bool = False, patience: int = 10, seed:
     int = 0, device: str = "auto", precision: Literal["float32", "bf16"] = "float32"
 ) -> Retriever: ...
 
@@ -87,7 +87,7 @@ def fit(
     "imi_uniform", "imi_popularity", "imi_exact", "kernel", "full"] = ..., negatives: int = 500,
     power: float = 0.5, codewords: int = 64, refit_every: int = 500, epochs: int = 60, batch_size:
     int | None = None, lr: float = ..., lr_end: float = 0.05, decay: float = 0.0, per_row: bool =
-    ..., patience: int = 0, seed: int = 0, device: str = "auto", precision: Literal["float32",
+    ..., patience: int = 10, seed: int = 0, device: str = "auto", precision: Literal["float32",
     "bf16"] = "float32"
 ) -> Retriever: ...
 
@@ -96,8 +96,8 @@ def fit(
     recipe: Literal["ials"], train: Interactions, valid: Holdout | None = None, start: Retriever |
     None = None, *, refit: bool = False, folder: str | Path | None = None, resume: bool = False,
     max_memory: int | str | None = None, max_seconds: float | str | None = None, quiet: bool =
-    False, verbose: bool = False, dim: int = 128, alpha: float = 0.03, lam: float = 0.005, reg:
-    Literal["l2", "sum_w", "frequency"] = "frequency", nu: float = 1.0, epochs: int = 8, patience:
+    False, verbose: bool = False, dim: int = 128, alpha: float | None = None, lam: float = 0.2, reg:
+    Literal["l2", "sum_w", "frequency"] = "frequency", nu: float = 0.5, epochs: int = 8, patience:
     int = 2, steps: int = 4, seed: int = 0, device: str = "auto"
 ) -> Retriever: ...
 
@@ -152,8 +152,8 @@ def fit(
     float = 0.5, beta: float = 0.3, anneal: int = 0, max_history: int = 200, popularity:
     Literal["count", "log", "power"] = "power", negatives: int = 500, power: float = 0.5, codewords:
     int = 64, refit_every: int = 500, epochs: int = 60, batch_size: int | None = None, lr: float =
-    0.002, lr_end: float = 0.05, decay: float = 0.0, per_row: bool = False, patience: int = 0, seed:
-    int = 0, device: str = "auto", precision: Literal["float32", "bf16"] = "float32"
+    0.002, lr_end: float = 0.05, decay: float = 0.0, per_row: bool = False, patience: int = 10,
+    seed: int = 0, device: str = "auto", precision: Literal["float32", "bf16"] = "float32"
 ) -> Retriever: ...
 
 @overload
@@ -301,7 +301,7 @@ def fit(
     float = 0.5, max_history: int = 50, features: list[str] | str | None = None, user_features:
     list[str] | str | None = None, ids: Literal["add", "drop"] = "add", id_dropout: float = 0.1,
     epochs: int = 60, batch_size: int | None = None, lr: float = 0.01, lr_end: float = 0.05, decay:
-    float = 0.0, per_row: bool = False, patience: int = 0, seed: int = 0, device: str = "auto",
+    float = 0.0, per_row: bool = False, patience: int = 10, seed: int = 0, device: str = "auto",
     precision: Literal["float32", "bf16"] = "float32"
 ) -> Retriever: ...
 

@@ -104,7 +104,8 @@ def test_a_stopped_run_says_how_to_go_on_and_does(folder: Path, sent: int, statu
 
 
 def test_an_interrupted_comparison_shows_what_has_finished(folder: Path) -> None:
-    process = start(folder, "compare", "clicks.parquet", "--recipes", "popular,sasrec")
+    words = ("compare", "clicks.parquet", "--recipes", "popular,sasrec", "--out", "compared")
+    process = start(folder, *words)
     assert process.stderr is not None
     assert any("training on" in line for line in process.stderr)
     process.send_signal(signal.SIGINT)
@@ -112,7 +113,9 @@ def test_an_interrupted_comparison_shows_what_has_finished(folder: Path) -> None
     assert process.returncode == 130
     assert out.splitlines()[1].startswith("popular ")
     assert "sasrec: not trained (interrupted)" in out
+    assert "The same command goes on." in err
     assert "Traceback" not in err
+    assert (folder / "compared" / "popular" / "model.sdx").exists()
 
 
 def test_a_run_folder_holds_config_log_metrics_and_model(folder: Path) -> None:

@@ -73,7 +73,7 @@ def log_of(weighted: bool) -> sp.csr_matrix:
 
 def quadratic(kind: str, reg: str = "sum_w", nu: float = 1.0) -> Quadratic:
     make = ials if kind == "ials" else rg
-    power = normal_equations.reg_exponent("test", reg, nu if reg == "frequency" else 1.0)
+    power = normal_equations.reg_exponent(reg, nu)
     return make(ITEMS, lam=LAM, nu=power, **KINDS[kind])
 
 

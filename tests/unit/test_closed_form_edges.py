@@ -98,7 +98,7 @@ def test_rg2_has_no_interaction_and_rgx_has(log: sdx.Interactions) -> None:
 
 
 def test_an_exponent_needs_a_regulariser_that_has_one(log: sdx.Interactions) -> None:
-    with pytest.raises(sdx.SoftdexError, match=r"nu=0\.3 needs reg='frequency'"):
+    with pytest.raises(sdx.SoftdexError, match="nu= has no effect with reg='sum_w'"):
         sdx.fit("ials", log, reg="sum_w", nu=0.3)
 
 
@@ -134,7 +134,7 @@ def test_a_setting_that_makes_no_sense_does_not_end_a_search(log: sdx.Interactio
     found = sdx.tune("rgx", train, valid, settings=4, space=space, **QUICK)
     assert found.options["interaction"] == "exact"
     with pytest.raises(sdx.SoftdexError, match="max_memory"):
-        sdx.tune("rgx", train, valid, settings=4, space={"dim": [10**5]}, max_memory="1MiB")
+        sdx.tune("rgx", train, valid, settings=4, space={"dim": [2**16]}, max_memory="1MiB")
 
 
 def test_a_model_that_has_grown_says_why_it_cannot_be_measured(log: sdx.Interactions) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import math
 import time
@@ -325,6 +326,23 @@ def test_recipes_share_what_is_left_of_the_budget(
     assert shares == pytest.approx([250, 333, 500, 1000], rel=0.01)
 
 
+def test_every_recipe_in_epochs_stops_early_by_default() -> None:
+    patience = {
+        n: o["patience"] for n in sdx.recipes.names() if "patience" in (o := sdx.recipes.options(n))
+    }
+    assert {
+        "ssl_pop",
+        "bir",
+        "fastvae",
+        "mult_vae",
+        "ssm",
+        "sasrec",
+        "dtr",
+        "ials",
+    } < patience.keys()
+    assert min(patience.values()) > 0
+
+
 SLOW: dict[str, Any] = {"dim": 8, "negatives": 20, "epochs": 6, "patience": 0, "device": "cpu"}
 
 
@@ -350,7 +368,7 @@ def test_a_recipe_in_epochs_stops_when_its_time_is_over_with_its_best_epoch(
     stop_after(monkeypatch, 4)
     found = sdx.compare(parts, {"ssm": SLOW | {"lr": 0.3}}, k=20, budget="1h")
     assert found.cut == {"ssm": 4}
-    assert "ssm: stopped by the budget after 4 whole epochs" in str(found)
+    assert "ssm: stopped by the budget in epoch 5" in str(found)
     training = found.model("ssm").card.training
     assert training is not None
     assert training["cut"]
@@ -475,6 +493,26 @@ def test_the_board_shows_the_best_first_then_training_then_waiting() -> None:
     assert rows[3] == [
         "stopped by the budget", "trained before", "epoch 3, ndcg@20 0.0400", "waiting",
     ]  # fmt: skip
+
+
+def test_on_a_terminal_the_table_is_live_and_nothing_else_is_printed_meanwhile(
+    parts: sdx.Split, monkeypatch: pytest.MonkeyPatch, loud: None
+) -> None:
+    screen, shown = io.StringIO(), []
+    report = module._report_all
+
+    def reporting(*given: Any) -> sdx.Comparison:
+        shown.append(screen.getvalue())
+        return report(*given)
+
+    monkeypatch.setattr(module, "_report_all", reporting)
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    sdx.compare(parts, {"popular": {}, "ssm": SLOW | {"epochs": 2}}, k=5)
+    assert "valid ndcg@20" in shown[0]
+    assert "evaluating" not in shown[0]
+    assert "training on" not in shown[0]
 
 
 def test_without_a_terminal_each_recipe_has_a_line(

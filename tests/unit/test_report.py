@@ -47,7 +47,7 @@ def results(parts: sdx.Split) -> dict[str, sdx.Result]:
 def test_the_report_is_one_well_formed_page_that_loads_nothing(
     results: dict[str, sdx.Result],
 ) -> None:
-    page = Page(report.build("Title", "Lead", results))
+    page = Page(report.build("Title", "Lead", results, best="item_cf"))
     assert page.open == []
     assert page.links == []
     assert "script" not in page.tags
@@ -59,7 +59,7 @@ def test_it_shows_every_model_its_figures_and_the_ceiling(
 ) -> None:
     best = world.evaluate(parts.test, (5, 20))
     facts = [("Card", parts.card.json())]
-    words = Page(report.build("T", "L", results, ceiling=best, facts=facts)).words
+    words = Page(report.build("T", "L", results, best="popular", ceiling=best, facts=facts)).words
     for name, result in [*results.items(), ("best possible", best)]:
         assert name in words
         assert f"{result['recall@20']:.4f}" in words
@@ -68,7 +68,7 @@ def test_it_shows_every_model_its_figures_and_the_ceiling(
 
 
 def test_names_are_escaped(results: dict[str, sdx.Result]) -> None:
-    text = report.build("<b>T</b>", "&", {"<script>": results["popular"]})
+    text = report.build("<b>T</b>", "&", {"<script>": results["popular"]}, best="<script>")
     assert "<script>" not in text
     assert "&lt;script&gt;" in text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from softdex.messages import METRIC, has_bars, say
+from softdex.messages import METRIC, has_bars, is_verbose, say, volume
 from softdex.tables import grid
 
 
@@ -34,6 +35,7 @@ class Board:
         """An epoch of it is over."""
         metric = f", {METRIC} {record['metric']:.4f}" if "metric" in record else ""
         self.state[name] = f"epoch {record['epoch']}{metric}"
+        say(f"{name}: {self.state[name]}", logging.DEBUG)
 
     def done(self, name: str, entry: Mapping[str, Any], *, before: bool = False) -> None:
         """It is trained; `before` in an earlier call."""
@@ -70,10 +72,12 @@ class Board:
 
 @contextmanager
 def board(names: Iterable[str]) -> Iterator[Board]:
-    """A board on standard error while recipes are trained."""
-    made = Board(names, live=has_bars())
+    """A board on standard error while recipes are trained; a live one leaves no room for messages
+    and other bars, so `verbose` has lines."""
+    made = Board(names, live=has_bars() and not is_verbose())
     if not made.live:
         yield made
         return
-    with Live(get_renderable=made.table, console=Console(file=sys.stderr), transient=True):
+    console = Console(file=sys.stderr)
+    with volume(quiet=True), Live(get_renderable=made.table, console=console, transient=True):
         yield made

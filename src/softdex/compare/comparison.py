@@ -131,8 +131,7 @@ class Comparison:
             f"(95 % {row['low']:.4f} .. {row['high']:.4f}, p {_p_value(row['p'])})"
             for row in self.differences
         ]
-        cut = "stopped by the budget after {:,} whole epochs"
-        lines += [f"{name}: {cut.format(epochs)}" for name, epochs in self.cut.items()]
+        lines += [f"{name}: stopped by the budget in epoch {n + 1}" for name, n in self.cut.items()]
         return "\n".join([*lines, *(f"{name}: {why}" for name, why in self.missing.items())])
 
     __repr__ = __str__

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 from softdex.data.interactions import Interactions
-from softdex.options import at_least_0, count, one_of, up_to, width
+from softdex.options import at_least_0, count, one_of, only, up_to, width
 from softdex.recipes.variant import Guide, Variant
 from softdex.solve.closed import normal_equations
 from softdex.solve.closed.als import Alternating, initial
 from softdex.solve.closed.row_systems import CG_STEPS
 from softdex.solve.loop import Schedule
 
-SPACE = {"alpha": (0.001, 0.3), "lam": (0.0005, 0.05), "dim": [64, 128, 256]}
+SHARE = 16.0  # of the events' weight: what all items weigh together by default
+SPACE = {"alpha": (0.003, 1.0), "lam": (0.03, 1.0), "dim": [64, 128, 256]}
 VARIANTS = {
     "ials": Variant(
         "Vectors by weighted least squares over all items, in closed form.",
@@ -26,10 +27,10 @@ def ials(
     train: Interactions,
     *,
     dim: Annotated[int, width] = 128,
-    alpha: Annotated[float, up_to(1e9)] = 0.03,
-    lam: Annotated[float, up_to(1e9)] = 0.005,
+    alpha: Annotated[float | None, up_to(1e9)] = None,
+    lam: Annotated[float, up_to(1e9)] = 0.2,
     reg: Annotated[str, one_of(*normal_equations.REGULARISERS)] = "frequency",
-    nu: Annotated[float, up_to(9)] = 1.0,
+    nu: Annotated[float, up_to(9), only(reg="frequency")] = 0.5,
     epochs: Annotated[int, count] = 8,
     patience: Annotated[int, at_least_0] = 2,
     steps: Annotated[int, up_to(1e4)] = CG_STEPS,
@@ -42,10 +43,11 @@ def ials(
 
     Args:
         dim: length of the vectors.
-        alpha: weight of every item, whose score is pulled to 0; an event has weight 1.
+        alpha: weight of every item, whose score is pulled to 0; an event has weight 1. None: such
+            that all items together weigh 16 times as much as the events.
         lam: strength of the regulariser.
-        reg: `l2` (lam per row), `sum_w` (times the row's sum of weights) or `frequency` (times its
-            number of events to the power nu).
+        reg: `l2` (lam per row), `sum_w` (times the row's sum of weights, those of all items among
+            them) or `frequency` (times that sum to the power nu).
         nu: that power.
         epochs: maximum number of sweeps over users and items.
         patience: sweeps without a better validation metric before training stops; 0 never stops
@@ -54,7 +56,9 @@ def ials(
         seed: of initial vectors.
         device: `auto`, `cpu`, `cuda`.
     """
-    power = normal_equations.reg_exponent("ials", reg, nu)
+    if alpha is None:
+        alpha = SHARE * float(train.confidences[0].sum()) / (train.num_users * train.num_items)
+    power = normal_equations.reg_exponent(reg, nu)
     loss = normal_equations.ials(train.num_items, alpha=alpha, lam=lam, nu=power)
     schedule = Schedule(epochs, patience, device)
     return Alternating(*initial(train, loss, dim, seed), loss, steps, schedule)

@@ -82,7 +82,7 @@ def two_tower(
     index: Literal["flat", "imi"] = "flat",
     smooth: Annotated[float, from_0_to_1] = 0.0,
     towers: Towers = Towers(temperature=0.2, prior=0.5),
-    training: Training = Training(lr_end=0.05, patience=0),
+    training: Training = Training(lr_end=0.05, patience=10),
 ) -> Descent:
     """Learn a tower for users and one for items from what each batch holds.
 

@@ -48,7 +48,7 @@ def vae(
         Literal["count", "log", "power"], only(index=("auto", "imi_popularity"))
     ] = "power",
     sampling: Sampling = Sampling(index="auto", negatives=500),
-    training: Training = Training(lr=0.002, lr_end=0.05, patience=0),
+    training: Training = Training(lr=0.002, lr_end=0.05, patience=10),
 ) -> Descent:
     """Learn to reconstruct a history from a normal distribution over a few latent numbers.
 

@@ -74,10 +74,8 @@ def from_terms(terms: Tensor) -> Quadratic:
     )
 
 
-def reg_exponent(where: str, reg: str, nu: float) -> float:
-    """The exponent `Quadratic.nu` of a regulariser by its name."""
-    if reg != "frequency" and nu != 1:
-        raise SoftdexError(f"{where}: nu={nu} needs reg='frequency', got reg={reg!r}.")
+def reg_exponent(reg: str, nu: float) -> float:
+    """The exponent `Quadratic.nu` of a regulariser by its name; `nu` is that of `frequency`."""
     return {"l2": 0.0, "sum_w": 1.0, "frequency": nu}[reg]
 
 
