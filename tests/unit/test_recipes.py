@@ -223,7 +223,7 @@ def test_the_options_of_a_model_fit_it_again(parts: sdx.Split, name: str) -> Non
     ("dtr", {"leaves": "randm"}, "dtr: there is no saved model .* Did you mean 'random'"),
     ("dtr", {"leaves": "x" * 300}, "dtr: there is no saved model .* Known: sequence"),
     ("dtr", {"leaves": ""}, "dtr: there is no saved model .* Known: sequence"),
-    ("ials", {"device": "meta"}, "device 'meta' cannot be used here .*expected auto, cpu or cuda"),
+    ("ials", {"device": "meta"}, "device: expected 'auto', 'cpu', 'cuda' or 'cuda:1', got 'meta'"),
 ])  # fmt: skip
 def test_a_mistake_is_told_under_the_name_that_was_asked_for(
     parts: sdx.Split, name: str, given: dict[str, Any], words: str
