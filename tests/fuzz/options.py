@@ -17,7 +17,8 @@ NUMBERS = [0.0, 1.0, -1.0, 1e-300, 1e-45, 1e-12, 1e-4, 0.5, 0.999, 10.0, 1e3, 1e
 ODD = [None, True, "", "x", [], [1], {}, float("nan"), float("inf"), b"x"]
 LONG = {  # values between these train for long, and end well
     "epochs": (3, 2**31), "rounds": (3, 2**31), "layers": (3, 2**31), "steps": (300, 2**31),
-    "negatives": (2**12, 2**31), "dim": (300, 2**20), "hidden": (300, 2**20), "latent": (300, 2**20),
+    "dim": (300, 2**20), "hidden": (300, 2**20), "latent": (300, 2**20),
+    "negatives": (2**12, 2**31),
 }  # fmt: skip
 SMALL = {
     "dim": 4, "hidden": 4, "latent": 2, "epochs": 1, "batch_size": 16, "negatives": 5,
