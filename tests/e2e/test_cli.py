@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import softdex as sdx
 from softdex.cli import app as cli
@@ -703,6 +704,24 @@ def test_a_stopped_run_is_not_lost_to_a_mistake(softdex: Softdex, options: str, 
     good = ("fit", "clicks.csv", "-r", "rg2", "-o", "dim=4", "--out", "r", "--force")
     assert softdex(*good).code == 0
     assert not list(Path("r").glob("checkpoint*"))
+
+
+@pytest.mark.usefixtures("loud")
+def test_options_of_the_app_work_before_and_after_the_command(softdex: Softdex) -> None:
+    before = torch.get_num_threads()
+    try:
+        for words in (["-q", "--threads", "2", "fit"], ["fit", "-q", "--threads", "2"]):
+            torch.set_num_threads(1)
+            done = softdex(*words, "clicks.csv", "-r", "popular", "--force")
+            assert (done.code, done.err, torch.get_num_threads()) == (0, "", 2)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_pipe_is_no_log_and_no_config(softdex: Softdex) -> None:
+    os.mkfifo("pipe")
+    mistake(softdex("fit", "pipe"), "read: pipe is a pipe or a device. Write its content to a file")
+    mistake(softdex("fit", "-c", "pipe"), "config: pipe is no file. Expected a TOML file.")
 
 
 @pytest.mark.usefixtures("loud")

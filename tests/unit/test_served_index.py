@@ -45,9 +45,8 @@ def test_a_model_is_served_from_a_multi_index_with_the_recall_asked_for(
 
 
 def test_building_an_index_prints_recall_by_effort(
-    model: sdx.Retriever, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    model: sdx.Retriever, capsys: pytest.CaptureFixture[str], loud: None
 ) -> None:
-    monkeypatch.delenv("SOFTDEX_QUIET", raising=False)
     model.build_index("imi", recall=0.9, k=10)
     said = capsys.readouterr().err
     assert "effort" in said

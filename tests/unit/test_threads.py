@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import softdex as sdx
+from softdex.machine import pick_device
 
 
 def test_one_setting_governs_every_pool() -> None:
@@ -48,3 +49,17 @@ except ImportError:
 def test_senseless_numbers_of_threads_are_refused(n: object) -> None:
     with pytest.raises(sdx.SoftdexError, match="at least 1"):
         sdx.set_threads(n)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gpu", "got 'gpu'. Did you mean 'cuda'?"),
+        ("CUDA", "got 'CUDA'. Did you mean 'cuda'?"),
+        ("meta", "got 'meta'."),
+    ],
+)
+def test_an_unknown_device_is_one_sentence_that_names_the_devices(name: str, words: str) -> None:
+    with pytest.raises(sdx.SoftdexError) as caught:
+        pick_device(name)
+    assert str(caught.value) == f"device: expected 'auto', 'cpu', 'cuda' or 'cuda:1', {words}"

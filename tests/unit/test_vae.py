@@ -219,9 +219,8 @@ def test_the_index_of_mult_vae_is_not_an_option(log: sdx.Interactions) -> None:
 
 
 def test_auto_takes_all_items_then_shared_draws_then_the_multi_index(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], loud: None
 ) -> None:
-    monkeypatch.delenv("SOFTDEX_QUIET", raising=False)
     cpu = torch.device("cpu")
     assert automatic(1_000, 64, 2048, cpu) == "full"
     assert automatic(100_000, 64, 8192, cpu) == "uniform"
