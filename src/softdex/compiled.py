@@ -6,6 +6,7 @@ before numba, which reads the setting when loaded.
 
 import os
 import stat
+import sys
 from pathlib import Path
 
 SETTING = "NUMBA_CACHE_DIR"
@@ -14,6 +15,8 @@ PACKAGE = Path(__file__).parent
 
 def folder() -> str | None:
     """The folder for compiled code where neither package nor home can be written to, else None."""
+    if sys.platform == "win32":
+        return None
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if os.environ.get(SETTING) or _can_write(PACKAGE) or _can_write(Path(home)):
         return None

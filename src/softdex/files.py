@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from softdex.errors import ArtifactError, SoftdexError
+
+if sys.platform != "win32":
+    import fcntl
 
 _HELD = ContextVar[frozenset[Path]]("_HELD", default=frozenset())
 
@@ -57,7 +60,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         made = [p for p in (place, *place.parents) if not p.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
+        handle = None if sys.platform == "win32" else os.open(folder, os.O_RDONLY)
     except FileExistsError:
         raise SoftdexError(f"fit: {folder} is a file. Expected a folder for the run.") from None
     except (OSError, ValueError) as error:
@@ -68,14 +71,18 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         _HELD.reset(before)
-        os.close(handle)
+        if handle is not None:
+            os.close(handle)
         for empty in made:
             with contextlib.suppress(OSError):
                 empty.rmdir()
 
 
-def _take(handle: int, folder: Path) -> None:
-    """Lock a folder that is open; a file system without locks is used without."""
+def _take(handle: int | None, folder: Path) -> None:
+    """Lock a folder that is open; Windows, and a file system without locks, go without."""
+    if sys.platform == "win32":
+        return
+    assert handle is not None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -17,7 +17,8 @@ from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
 from softdex.machine import parse_bytes, parse_seconds, within_memory
 from softdex.messages import at_volume
-from softdex.model.honest import check_train
+from softdex.model.card import Card
+from softdex.model.honest import check_origins, check_train
 from softdex.model.learn import assemble, learn
 from softdex.model.retriever import Retriever
 from softdex.model.saving import load
@@ -115,21 +116,32 @@ def train_once(
     listen: Listen | None = None,
 ) -> Retriever:
     """Train a recipe with all its options; the arguments are those of `fit` and of `learn`."""
-    made, name = make_job(recipe, train, chosen), entry(recipe).name
+    made, origins = make_job(recipe, train, chosen)
+    origins += [] if start is None else [start.card]
+    if valid is not None:
+        check_origins("fit", origins, valid)
+    name = entry(recipe).name
     if not isinstance(made, Job):
-        return assemble(name, chosen, train, *made)
-    return learn(
-        name, chosen, made, train, valid=valid, start=start, folder=folder, resume=resume,
-        max_memory=max_memory, until=until, listen=listen,
-    )  # fmt: skip
+        model = assemble(name, chosen, train, *made)
+    else:
+        model = learn(
+            name, chosen, made, train, valid=valid, start=start, folder=folder, resume=resume,
+            max_memory=max_memory, until=until, listen=listen,
+        )  # fmt: skip
+    model.card = model.card.started_from(origins)
+    return model
 
 
 @within_memory("fit")
-def make_job(recipe: Recipe, train: Interactions, chosen: Mapping[str, Any]) -> Any:
-    """What a recipe makes of a log; options that name a saved model become the model."""
+def make_job(
+    recipe: Recipe, train: Interactions, chosen: Mapping[str, Any]
+) -> tuple[Any, list[Card]]:
+    """What a recipe makes of a log, and the cards of the saved models that its options name: those
+    options become the models."""
     kinds = recipe_kinds(recipe)
     loaded = {n: load(v) for n, v in chosen.items() if names_model(kinds[n], v)}
-    return make(recipe, train, {**chosen, **loaded})
+    made = make(recipe, train, {**chosen, **loaded})
+    return made, [model.card for model in loaded.values()]
 
 
 def refitted(
@@ -151,9 +163,11 @@ def refitted(
         if best <= again["warm_up"]:
             again |= {"rectify": "none", "warm_up": 0}
     whole = extend(train, valid)
-    made = make_job(recipe, whole, again)
+    made, _ = make_job(recipe, whole, again)
     new = learn(entry(recipe).name, again, made, whole, **kept)
-    new.card = replace(new.card, metrics=model.card.metrics, refitted=True).chosen_by(valid)
+    card = model.card
+    new.card = replace(new.card, metrics=card.metrics, origins=card.origins, refitted=True)
+    new.card = new.card.chosen_by(valid)
     return new
 
 

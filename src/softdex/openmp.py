@@ -32,4 +32,5 @@ def end_idle_threads() -> None:
             ctypes.CDLL(library).omp_pause_resource_all(PAUSE)
 
 
-os.register_at_fork(before=end_idle_threads)
+if sys.platform != "win32":
+    os.register_at_fork(before=end_idle_threads)

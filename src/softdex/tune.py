@@ -17,8 +17,8 @@ from softdex.errors import SoftdexError
 from softdex.fit import make_job
 from softdex.machine import parse_bytes
 from softdex.messages import METRIC, at_volume, say
-from softdex.model.card import card_of
-from softdex.model.honest import check_train
+from softdex.model.card import Card, card_of
+from softdex.model.honest import check_origins, check_train
 from softdex.model.learn import (
     assemble,
     begin,
@@ -81,6 +81,7 @@ class _Trial:
         self.of, self.max_memory = of, max_memory
         self.card = card_of(self.name, options, train)
         self.score, self.epochs = -float("inf"), 0
+        self.origins: list[Card] = []
         self.model: Retriever | None = None
         self.run: Run | None = None
         self.error: SoftdexError | None = None
@@ -100,7 +101,8 @@ class _Trial:
                 self.score, self.epochs = self.run.progress.best, self.run.progress.epoch
 
     def _begin(self) -> None:
-        made = make_job(self.recipe, self.train, self.options)
+        made, self.origins = make_job(self.recipe, self.train, self.options)
+        check_origins("tune", self.origins, self.valid)
         if not isinstance(made, Job):
             self.model = assemble(self.name, self.options, self.train, *made)
             parts, known = parts_from(*made), known_from(self.train)
@@ -122,6 +124,7 @@ class _Trial:
         if model is None:
             assert self.run is not None
             model = finish(self.card, self.run, self.train)
+        model.card = model.card.started_from(self.origins)
         model.card = model.card.measured("valid", model.evaluate(self.valid))
         model.card = model.card.chosen_by(self.valid)
         return model

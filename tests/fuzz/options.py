@@ -18,6 +18,7 @@ ODD = [None, True, "", "x", [], [1], {}, float("nan"), float("inf"), b"x"]
 LONG = {  # values between these train for long, and end well
     "epochs": (3, 2**31), "rounds": (3, 2**31), "layers": (3, 2**31), "steps": (300, 2**31),
     "dim": (300, 2**20), "hidden": (300, 2**20), "latent": (300, 2**20),
+    "negatives": (2**12, 2**31),
 }  # fmt: skip
 SMALL = {
     "dim": 4, "hidden": 4, "latent": 2, "epochs": 1, "batch_size": 16, "negatives": 5,

@@ -135,6 +135,87 @@ def test_a_choice_is_known_after_saving(parts: sdx.Split, tmp_path: Path) -> Non
     )
 
 
+ORIGIN = (
+    "the model started from one (start= or leaves=) that was trained on the log that these targets "
+    "are of, in another split or in none"
+)
+QUICK = {"dim": 4, "epochs": 1, "device": "cpu", "quiet": True}
+
+
+def test_a_leak_through_start_is_refused_at_once_and_after_saving(
+    parts: sdx.Split, log: sdx.Interactions, tmp_path: Path
+) -> None:
+    whole = sdx.fit("ials", log, **QUICK)
+    with pytest.raises(DataError, match=re.escape(f"fit: {ORIGIN}, so its metrics would")):
+        sdx.fit("ials", parts.train, parts.valid, start=whole, **QUICK)
+    again = sdx.fit("ials", parts.train, start=whole, **QUICK)
+    sdx.fit("ials", parts.train, start=again, **QUICK).save(tmp_path / "m.sdx")
+    model = sdx.load(tmp_path / "m.sdx")
+    with pytest.raises(DataError, match=re.escape(f"evaluate: {ORIGIN}, so its metrics would")):
+        model.evaluate(parts.test)
+    assert model.evaluate(parts.test, leak="allow").notes == (f"leak allowed: {ORIGIN}",)
+
+
+def test_a_start_of_the_same_split_is_honest_and_one_of_another_log_is_noted(
+    parts: sdx.Split, log: sdx.Interactions
+) -> None:
+    honest = sdx.fit("ials", parts.train, parts.valid, **QUICK)
+    assert sdx.fit("ials", parts.train, start=honest, **QUICK).evaluate(parts.test).notes == ()
+    chosen = sdx.fit("ials", parts.train, parts.test, **QUICK)
+    (note,) = sdx.fit("ials", parts.train, start=chosen, **QUICK).evaluate(parts.test).notes
+    assert "chosen on these very targets" in note
+    older = sdx.fit("ials", log.select(np.arange(0, len(log), 2)), **QUICK)
+    result = sdx.fit("ials", parts.train, start=older, **QUICK).evaluate(parts.test)
+    assert result.notes == (
+        "the model started from one of another log (start= or leaves=): whether that was trained "
+        "on these targets is not known",
+    )
+
+
+def test_a_start_that_was_refitted_leaks_validation_but_not_test(parts: sdx.Split) -> None:
+    start = sdx.fit("ials", parts.train, parts.valid, refit=True, **QUICK)
+    model = sdx.fit("ials", parts.train, start=start, **QUICK)
+    assert model.evaluate(parts.test).notes == ()
+    with pytest.raises(DataError, match="started from one"):
+        model.evaluate(parts.valid)
+
+
+def test_a_leak_through_the_tree_of_another_model_is_refused(
+    parts: sdx.Split, log: sdx.Interactions, tmp_path: Path
+) -> None:
+    quick = QUICK | {"max_history": 3}
+    sdx.fit("plt", log, leaves="random", **quick).save(tmp_path / "m.sdx")
+    path = str(tmp_path / "m.sdx")
+    model = sdx.fit("plt", parts.train, leaves=path, **quick)
+    with pytest.raises(DataError, match="evaluate: the model started from one"):
+        model.evaluate(parts.test)
+    with pytest.raises(DataError, match="tune: the model started from one"):
+        sdx.tune("plt", parts.train, parts.valid, space={"lr": [0.1]}, leaves=path, **quick)
+
+
+@pytest.mark.parametrize("origin", [1, {}, {"data": 1}, ["data"]])
+def test_a_file_with_a_broken_origin_is_refused(
+    parts: sdx.Split, tmp_path: Path, origin: object
+) -> None:
+    path = tmp_path / "m.sdx"
+    sdx.fit("popular", parts.train).save(path)
+    path.write_bytes(hostile.with_manifest(path, origins=[origin]))
+    with pytest.raises(sdx.SoftdexError, match="is damaged"):
+        sdx.load(path)
+
+
+def test_a_temperature_is_not_fitted_to_targets_that_were_trained_on(
+    parts: sdx.Split, log: sdx.Interactions
+) -> None:
+    model = sdx.fit("ials", log, **QUICK)
+    with pytest.raises(DataError, match=r"calibrate: \d+ of the \d+ targets are among the events"):
+        model.calibrate(parts.valid)
+    assert model.temperature == 1.0
+    assert model.calibrate(parts.valid, leak="allow") == model.temperature != 1.0
+    with pytest.raises(sdx.SoftdexError, match="calibrate: unknown value of leak 'alow'"):
+        model.calibrate(parts.valid, leak="alow")
+
+
 def test_a_validation_part_that_is_trained_on_is_refused_before_training(
     parts: sdx.Split, log: sdx.Interactions
 ) -> None:

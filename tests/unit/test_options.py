@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -167,6 +168,13 @@ def test_extreme_training_ends_in_a_finite_model_or_in_a_sentence(
         return
     found = model.recommend(model.users.all(), 3)
     assert np.isfinite(np.asarray(found["score"])).all()
+
+
+@pytest.mark.parametrize("recipe", ["ials", "rg2"])
+def test_weights_beyond_all_bounds_end_in_a_sentence(log: sdx.Interactions, recipe: str) -> None:
+    heavy = dataclasses.replace(log, weight=np.full(len(log), 1e30, np.float32))
+    with pytest.raises(SoftdexError, match=r"^least squares: .* less extreme options\.$"):
+        sdx.fit(recipe, heavy, dim=4, **QUICK)
 
 
 def test_what_the_machine_cannot_hold_is_refused(

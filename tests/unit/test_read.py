@@ -123,7 +123,6 @@ def test_tuples_may_carry_a_weight() -> None:
         (5, ["cannot read int"]),
         (b"user,item", ["cannot read bytes"]),
         (pl.LazyFrame(COLUMNS).select("x"), ["this LazyFrame gives no table"]),
-        (duckdb.connect(), ["this DuckDBPyConnection gives no table"]),
         ([], ["the source is empty", "tuples"]),
         (iter(()), ["the source is empty"]),
         ([(1, 2), (1, 2, 3)], ["of one length", "lengths 2, 3"]),
@@ -210,6 +209,11 @@ def test_of_several_time_columns_the_first_without_nulls_is_taken() -> None:
     assert log.time is not None
     assert log.time.tolist() == [5, 6]
     assert "no value in column 'time': row 1" in refused(table(time=[1, None], ts=[None, 6]))
+
+
+def test_a_connection_of_a_database_is_no_table() -> None:
+    with duckdb.connect() as connection:
+        assert "this DuckDBPyConnection gives no table" in refused(connection)
 
 
 def test_a_rating_with_nulls_is_left_out_unless_asked_for() -> None:

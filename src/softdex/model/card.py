@@ -17,6 +17,7 @@ from softdex.data.interactions import Interactions
 
 ENTRIES = (
     "recipe", "options", "data", "card", "metrics", "training", "refitted", "selected", "warnings",
+    "origins",
 )  # fmt: skip
 """Names of a card's entries in a manifest."""
 
@@ -39,6 +40,9 @@ class Card:
         selected: identity of the holdout that the epoch or the options were chosen by, "" if there
             was none. None in files of earlier versions, whose hashes cannot be compared with ours.
         warnings: what to know before trusting the metrics.
+        origins: per model that this one took vectors or a tree over from (`start=`, `leaves=`), and
+            per model that those did: hashes of the log it was trained on (`data`), of the log of
+            its split (`log`) and of its split (`split`), `selected` and `refitted`.
         notes: entries of a model file that this version does not know; they are kept.
     """
 
@@ -51,6 +55,7 @@ class Card:
     refitted: bool = False
     selected: str | None = None
     warnings: Sequence[str] = ()
+    origins: Sequence[Mapping[str, Any]] = ()
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def measured(self, part: str, metrics: Mapping[str, float]) -> Card:
@@ -60,6 +65,13 @@ class Card:
     def chosen_by(self, holdout: Holdout) -> Card:
         """Return this card with the holdout that the epoch or the options were chosen by."""
         return replace(self, selected=holdout.card.identity)
+
+    def started_from(self, cards: Sequence[Card]) -> Card:
+        """Return this card with the models that vectors or a tree were taken over from."""
+        found = [*self.origins]
+        for card in cards:
+            found += [each for each in (_origin(card), *card.origins) if each not in found]
+        return replace(self, origins=found)
 
     def entries(self) -> dict[str, Any]:
         """Return the card as entries of a manifest."""
@@ -80,6 +92,8 @@ class Card:
             entries["selected"] = self.selected
         if self.warnings:
             entries["warnings"] = list(self.warnings)
+        if self.origins:
+            entries["origins"] = list(self.origins)
         return entries
 
 
@@ -101,8 +115,23 @@ def card_from(manifest: Mapping[str, Any], notes: Mapping[str, Any]) -> Card:
         manifest.get("refitted", False),
         manifest.get("selected"),
         manifest.get("warnings", ()),
+        manifest.get("origins", ()),
         notes,
     )
+
+
+def _origin(card: Card) -> dict[str, Any]:
+    """Return what is kept of the card of a model that another started from; a file of an earlier
+    version has no hashes that can be compared."""
+    known = card.selected is not None
+    split = (card.split or {}) if known else {}
+    return {
+        "data": (card.data or "") if known else "",
+        "log": split.get("data_sha256", ""),
+        "split": split.get("sha256", ""),
+        "selected": card.selected or "",
+        "refitted": card.refitted,
+    }
 
 
 def versions() -> dict[str, str]:

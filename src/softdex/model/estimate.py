@@ -19,10 +19,12 @@ from softdex.data.holdout import Holdout
 from softdex.data.keys import Keys, as_list, find
 from softdex.data.ragged import Ragged, group
 from softdex.encode.history import padded
-from softdex.errors import DataError, SoftdexError
+from softdex.errors import DataError, SoftdexError, choose
+from softdex.evaluate.evaluate import OF_MODELS
 from softdex.index.contract import MAX_MEMORY
 from softdex.model.asking import batch_size, queries, who
 from softdex.model.export import with_vectors
+from softdex.model.honest import audit
 from softdex.model.kinds import TEMPERATURES
 from softdex.objective.softmax import log_mass
 from softdex.score.contract import Product
@@ -31,6 +33,10 @@ from softdex.score.product import Dot
 if TYPE_CHECKING:
     from softdex.model.retriever import Retriever
 
+LEAK = (
+    "Calibrate on the validation part of the split that the model was trained on, or pass "
+    "leak='allow' to do it all the same."
+)
 SAMPLE = 2000  # users a temperature is fitted on, at most
 ROWS = 64  # users whose masked items are scored at a time
 ACCURACY = 1e-4  # of the logarithm of a temperature
@@ -106,10 +112,12 @@ def distributions(
     return ((part, softmax.log_probs(query).float().cpu().numpy()) for part, query in found)
 
 
-def calibrated(model: Retriever, valid: Holdout) -> float:
+def calibrated(model: Retriever, valid: Holdout, leak: str) -> float:
     """Return the maximum-likelihood temperature on a holdout; see `Retriever.calibrate`."""
     softmax = softmax_of(model, "calibrate", 1.0)
+    choose("calibrate", "value of leak", leak, OF_MODELS["leak"])
     model.check(valid, "calibrate")
+    audit("calibrate", model.card, model.seen, valid, leak, LEAK)
     part = sample(valid, model.index.alive)
     size = batch_size(model.encoder, MAX_MEMORY, 1)
     query = torch.cat([query for _, query in queries(model, part.users, part.history, size)])

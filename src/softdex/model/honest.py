@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from softdex.data.holdout import Holdout
@@ -13,6 +15,10 @@ from softdex.model.card import Card, card_of
 ALLOW = (
     "Train on the train part of the split that the holdout is of, or pass leak='allow' to measure "
     "all the same."
+)
+ORIGIN = (
+    "Start from a model of the train part of the same split; evaluate and calibrate also take "
+    "leak='allow'."
 )
 BLOCK = 8192  # users looked up at a time
 
@@ -35,11 +41,13 @@ def audit(
         advice: what to do about a refusal.
     """
     notes = []
-    if card.selected and card.selected == holdout.card.identity:
+    chosen_by = [card.selected, *(origin["selected"] for origin in card.origins)]
+    if holdout.card.sha256 and holdout.card.identity in chosen_by:
         notes.append(
             "the epoch or the options of this model were chosen on these very targets, so its "
             "metrics are too good; report those of a part that chose nothing"
         )
+    notes += _inherited(where, card, holdout, leak)
     split = card.split or {}
     same = split.get("sha256") == holdout.card.sha256 and bool(holdout.card.sha256)
     if same and not (card.refitted and holdout.card.part == "valid"):
@@ -58,6 +66,11 @@ def audit(
     raise DataError(f"{where}: {found}, so its metrics would be too good. {advice}")
 
 
+def check_origins(where: str, cards: Sequence[Card], valid: Holdout) -> None:
+    """Refuse models to start from that were trained on the log of a validation part."""
+    _inherited(where, Card("").started_from(cards), valid, "refuse")
+
+
 def check_train(where: str, train: Interactions, valid: Holdout) -> None:
     """Refuse a validation part whose targets are in the training log."""
     if (valid.user_keys, valid.item_keys) != (train.users, train.items):
@@ -67,6 +80,30 @@ def check_train(where: str, train: Interactions, valid: Holdout) -> None:
         )
     advice = "Pass train and valid of one split."
     audit(where, card_of("", {}, train), train.histories, valid, "refuse", advice)
+
+
+def _inherited(where: str, card: Card, holdout: Holdout, leak: str) -> list[str]:
+    """Refuse a model that started from one of the log that the targets are of, unless that was of
+    the same split; warn of one that started from a model of another log."""
+    this, notes = holdout.card, []
+    for origin in card.origins:
+        same = origin["split"] == this.sha256 and bool(this.sha256)
+        if same and not (origin["refitted"] and this.part == "valid"):
+            continue
+        if this.data_sha256 not in (origin["data"], origin["log"]):
+            notes.append(
+                "the model started from one of another log (start= or leaves=): whether that was "
+                "trained on these targets is not known"
+            )
+            continue
+        found = (
+            "the model started from one (start= or leaves=) that was trained on the log that these "
+            "targets are of, in another split or in none"
+        )
+        if leak != "allow":
+            raise DataError(f"{where}: {found}, so its metrics would be too good. {ORIGIN}")
+        notes.append(f"leak allowed: {found}")
+    return list(dict.fromkeys(notes))
 
 
 def leaked(seen: Ragged, holdout: Holdout) -> int:

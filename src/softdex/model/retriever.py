@@ -297,7 +297,7 @@ class Retriever:
         """
         return estimate.distributions(self, users, history, parse_bytes(max_memory))
 
-    def calibrate(self, valid: Holdout) -> float:
+    def calibrate(self, valid: Holdout, *, leak: str = "refuse") -> float:
         """Fit the temperature of `log_prob` to a holdout, by maximum likelihood.
 
         Returns the temperature, which is kept as `temperature` and saved with the model.
@@ -305,8 +305,9 @@ class Retriever:
 
         Args:
             valid: the validation part of the split that the model was trained on.
+            leak: `refuse` targets that the model was trained on, or `allow` them.
         """
-        self.temperature = estimate.calibrated(self, valid)
+        self.temperature = estimate.calibrated(self, valid, leak)
         return self.temperature
 
     # change --------------------------------------------------------------------------------------

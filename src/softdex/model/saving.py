@@ -31,7 +31,8 @@ MODEL_FILE = "model.sdx"  # of a run folder
 CHANGES = {"temperature": (int, float), "added": dict, "removed": int, "drift": (int, float)}
 """What may change after training, and its type; a file has only what did change."""
 
-RECORDS = {"refitted": bool, "selected": str, "warnings": list}  # of the card
+ORIGIN = {"data": str, "log": str, "split": str, "selected": str, "refitted": bool}
+RECORDS = {"refitted": bool, "selected": str, "warnings": list, "origins": list}  # of the card
 
 
 def save(model: Retriever, path: Path) -> None:
@@ -125,3 +126,6 @@ def _check_changes(manifest: dict[str, Any]) -> None:
     """Refuse changes that cannot have happened."""
     artifact.check_kinds(manifest, CHANGES | RECORDS, needed=False)
     artifact.check_kinds(manifest.get("added", {}), {"users": int, "items": int}, needed=False)
+    for origin in manifest.get("origins", []):
+        artifact.check_kinds({"origin": origin}, {"origin": dict}, needed=True)
+        artifact.check_kinds(origin, ORIGIN, needed=True)

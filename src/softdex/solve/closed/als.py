@@ -16,6 +16,7 @@ from torch import Tensor
 
 from softdex.data.interactions import Interactions
 from softdex.encode.table import Table
+from softdex.errors import SoftdexError
 from softdex.machine import pick_device
 from softdex.score.product import Dot
 from softdex.solve.closed.fold_in import FoldIn
@@ -232,4 +233,10 @@ def with_fold_in(
     """Encoder and scorer with these user vectors (U, D) and item vectors (N, D)."""
     scorer = Dot(items)
     total = torch.from_numpy(row_sums(log.confidences[0])).float()
-    return FoldIn(users, total, loss.terms(), scorer.items), scorer
+    try:
+        return FoldIn(users, total, loss.terms(), scorer.items), scorer
+    except ValueError:
+        raise SoftdexError(
+            "least squares: the weights of the loss lie beyond 2e9. Scale the weights of the log "
+            "down (weight=), or choose less extreme options."
+        ) from None
