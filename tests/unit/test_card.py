@@ -38,7 +38,8 @@ def test_a_result_makes_a_new_card() -> None:
 
 def test_what_is_not_known_is_no_entry() -> None:
     assert set(Card("popular").entries()) == {"recipe", "options", "card", "metrics"}
-    full = Card("popular", {}, "sha", {}, {}, {"history": []}, True, "", ["trained in file order"])
+    words, origins = ["trained in file order"], [{"data": "sha"}]
+    full = Card("popular", {}, "sha", {}, {}, {"history": []}, True, "", words, origins)
     assert set(full.entries()) == set(ENTRIES)
 
 

@@ -165,9 +165,9 @@ def tree_in(model: sdx.Retriever) -> Tree:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("dtr", {"rounds": 2}),
         ("jtm", {}),
         *slow(
+            ("dtr", {"rounds": 2}),
             ("dtr", {"rounds": 2, "deal": "greedy", "move": False, "restart": True}),
             ("tdm", {"rounds": 2}),
             ("otm", {}),

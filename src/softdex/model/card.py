@@ -71,7 +71,7 @@ class Card:
         found = [*self.origins]
         for card in cards:
             found += [each for each in (_origin(card), *card.origins) if each not in found]
-        return replace(self, origins=found)
+        return replace(self, origins=tuple(found))
 
     def entries(self) -> dict[str, Any]:
         """Return the card as entries of a manifest."""
@@ -115,7 +115,7 @@ def card_from(manifest: Mapping[str, Any], notes: Mapping[str, Any]) -> Card:
         manifest.get("refitted", False),
         manifest.get("selected"),
         manifest.get("warnings", ()),
-        manifest.get("origins", ()),
+        tuple(manifest.get("origins", ())),
         notes,
     )
 
