@@ -36,7 +36,7 @@ def main(given: Namespace) -> None:
     options = {"seed": 0, "features": COLUMNS[data]} | given.options
     seed = options["seed"]
     catalogue = pq.read_table(need(f"{data}.items.parquet"))
-    log = sdx.read(need(f"{data}.parquet"), time="position", items=catalogue, quiet=True)
+    log = sdx.read(need(f"{data}.parquet"), time="position", items=catalogue, quiet=True).compact()
     drawn = np.random.default_rng(seed).permutation(log.num_items)
     cold = np.sort(drawn[: int(COLD * log.num_items)])
     past, future = halves(log)

@@ -50,7 +50,7 @@ def split(task: str) -> sdx.Split:
         name = task.removeprefix("dtr-")
         items = need(f"{name}.items.parquet")
         log = sdx.read(need(f"{name}.parquet"), time="position", items=items, quiet=True)
-        return sdx.split.dtr(log)
+        return sdx.split.dtr(log.compact())  # films that nobody rated are no items of the protocol
     if task.startswith("ml-"):
         return sdx.split.rg(sdx.read(need(f"{task}.parquet"), quiet=True), seed=0)
     name, _, part = task.rpartition("-")

@@ -12,6 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import softdex as sdx
@@ -60,6 +63,21 @@ def test_the_script_runs_tiny_and_says_what_it_found(script: str, tmp_path: Path
             assert found["protocol"]
         assert found["tiny"] is True
         assert found.keys() >= {"benchmark", "versions", "machine"}
+
+
+def test_items_that_nobody_has_are_no_items_of_the_protocol_of_trees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user, position = np.divmod(np.arange(30 * 30), 30)
+    log = pa.table({"user": user, "item": (7 * user + position) % 40, "position": position})
+    pq.write_table(log, tmp_path / "films.parquet")
+    items = pa.table({"item": np.arange(50), "title": [f"film {i}" for i in range(50)]})
+    pq.write_table(items, tmp_path / "films.items.parquet")
+    parser_of("quality", monkeypatch)
+    quality = sys.modules["quality"]
+    monkeypatch.setattr(quality, "need", lambda name: tmp_path / name)
+    train = quality.split("dtr-films").train
+    assert train.num_items == len(train.item_table) == 40
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

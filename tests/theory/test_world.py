@@ -13,6 +13,7 @@ from scipy.stats import chi2, chisquare
 import softdex as sdx
 from marks import slow
 from softdex.synthetic import World, world
+from softdex.synthetic.draws import in_order
 
 
 def eta_by_walking(w: World, user: int, last: int = -1) -> np.ndarray:
@@ -77,7 +78,7 @@ def test_sticky_draws_follow_eta_given_the_event_before_and_what_is_new(repeats:
     w = world(users=users, items=items, events=0.0, seed=3, strength=0.0, stickiness=0.6)
     lengths = np.full(users, 2)
     draw = np.random.default_rng(0)
-    pairs = w._draw_in_order(lengths, draw, repeats=repeats).reshape(users, 2)
+    pairs = in_order(w, lengths, draw, repeats=repeats).reshape(users, 2)
     eta = w.eta(np.arange(items), np.arange(items))
     if not repeats:
         np.fill_diagonal(eta, 0)

@@ -12,7 +12,6 @@ eta(y | u, last).
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,9 +30,8 @@ from softdex.errors import SoftdexError, choose
 from softdex.evaluate.evaluate import evaluate
 from softdex.evaluate.result import Result
 from softdex.index.flat import top_k
+from softdex.synthetic.draws import CELLS, drawn
 
-ATTEMPTS = 20
-CELLS = 4_000_000  # (user, item) probabilities held at a time
 EPOCH = 1_704_067_200  # times span a year from 2024-01-01
 
 WORTH: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
@@ -137,16 +135,8 @@ class World:
         `stickiness` from eta given the event before it.
         """
         draw = np.random.default_rng([self.seed, 1, 0 if seed is None else seed + 1])
-        lengths = draw.gamma(2.0, self.events / 2, self.num_users).astype(np.int64)
-        lengths = np.maximum(1, lengths if repeats else np.minimum(lengths, self.num_items // 2))
-        user = np.repeat(np.arange(self.num_users), lengths)
-        if self.stickiness:
-            item = self._draw_in_order(lengths, draw, repeats=repeats)
-        else:
-            item = self._draw(user, draw)
-        if not repeats and not self.stickiness:
-            user, item = self._without_repeats(user, item, lengths, draw)
-            lengths = np.bincount(user, minlength=self.num_users)
+        user, item = drawn(self, draw, repeats=repeats)
+        lengths = np.bincount(user, minlength=self.num_users)
         gaps = np.cumsum(draw.exponential(size=len(user)))
         start = np.cumsum(lengths) - lengths
         elapsed = gaps - np.repeat(gaps[start], lengths)
@@ -183,7 +173,7 @@ class World:
             if mass is self.levels[0] and self.stickiness and last is not None:
                 local[last >= 0, 0] *= 1 - self.stickiness
                 rows = np.flatnonzero(last >= 0)
-                local[rows, 0, self._category(last[rows])] += self.stickiness
+                local[rows, 0, self.category(last[rows])] += self.stickiness
             path = (path[:, :, None] * local).reshape(len(users), -1)
         return (1 - self.noise) * path[:, self.slot_of] + self.noise * self.popularity
 
@@ -237,6 +227,10 @@ class World:
             return self.best(most, part.users, part.masked, _last(part.history))[0]
 
         return evaluate(search, holdout, item_counts=counts, k=k, **rules)
+
+    def category(self, item: np.ndarray) -> np.ndarray:
+        """Return the top category of each item."""
+        return self.slot_of[item] // (len(self.levels[-1]) // len(self.levels[0]))
 
     # inside --------------------------------------------------------------------------------------
 
@@ -298,95 +292,6 @@ class World:
             part = holdout.take(at)
             return np.asarray(model.search(part.users, part.history, k, part.masked))
         return np.asarray(model.search(users, model.seen.take(users), k))
-
-    def _category(self, item: np.ndarray) -> np.ndarray:
-        """Return the top category of each item."""
-        return self.slot_of[item] // (len(self.levels[-1]) // len(self.levels[0]))
-
-    def _draw_in_order(
-        self, lengths: np.ndarray, draw: np.random.Generator, *, repeats: bool
-    ) -> np.ndarray:
-        """Draw the events of every user one after the other, the first from eta(y | u)."""
-        start = np.cumsum(lengths) - lengths
-        item, last = np.zeros(lengths.sum(), np.int64), np.full(self.num_users, -1)
-        had: set[int] = set()
-        for t in range(lengths.max()):
-            now = left = np.flatnonzero(lengths > t)
-            for _ in range(ATTEMPTS):
-                found = self._draw(left, draw, last[left])
-                keys = (left * self.num_items + found).tolist()
-                new = np.array([repeats or key not in had for key in keys])
-                item[start[left[new]] + t] = found[new]
-                had.update(itertools.compress(keys, new))
-                left = left[~new]
-                if not len(left):
-                    break
-            for user in left:  # who has had nearly all that is likely
-                eta = self.eta(np.array([user]), last[[user]])[0] + 1e-300
-                eta[item[start[user] : start[user] + t]] = 0
-                item[start[user] + t] = draw.choice(self.num_items, p=eta / eta.sum())
-                had.add(user * self.num_items + item[start[user] + t])
-            last[now] = item[start[now] + t]
-        return item
-
-    def _draw(
-        self, user: np.ndarray, draw: np.random.Generator, last: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Draw one item per event, walking down the tree level by level."""
-        node = np.zeros(len(user), np.int64)
-        for level, (mass, vectors) in enumerate(zip(self.levels, self.vectors, strict=True)):
-            node = self._step(node, user, mass, vectors, draw)
-            if level == 0 and last is not None:
-                stays = (draw.random(len(user)) < self.stickiness) & (last >= 0)
-                node = np.where(stays, self._category(last), node)
-        item_of = np.argsort(self.slot_of)
-        structured = item_of[node]
-        cdf = np.cumsum(self.popularity)
-        anything = np.searchsorted(cdf, draw.random(len(user)) * cdf[-1], side="right")
-        return np.where(draw.random(len(user)) < self.noise, anything, structured)
-
-    def _without_repeats(
-        self, user: np.ndarray, item: np.ndarray, lengths: np.ndarray, draw: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Redraw repeats until every user has the number of distinct items set beforehand.
-
-        A stopping rule that depends on the draws would favour likely items late in a history.
-        """
-        for attempt in range(ATTEMPTS):
-            _, first = np.unique(user * np.int64(self.num_items) + item, return_index=True)
-            first = first[np.lexsort((first, user[first]))]
-            user, item = user[first], item[first]
-            count = np.bincount(user, minlength=self.num_users)
-            rank = np.arange(len(user)) - np.repeat(np.cumsum(count) - count, count)
-            user, item = user[rank < lengths[user]], item[rank < lengths[user]]
-            short = np.maximum(0, lengths - count)
-            if not short.any() or attempt == ATTEMPTS - 1:
-                break
-            more = np.repeat(np.arange(self.num_users), short * 2 ** min(attempt, 6))
-            user, item = np.append(user, more), np.append(item, self._draw(more, draw))
-        return user, item
-
-    def _step(
-        self,
-        node: np.ndarray,
-        user: np.ndarray,
-        mass: np.ndarray,
-        vectors: np.ndarray,
-        draw: np.random.Generator,
-    ) -> np.ndarray:
-        """Draw a child of each event's node."""
-        chosen = np.empty_like(node)
-        size = max(1, CELLS // (4 * self.arity))
-        for start in range(0, len(node), size):
-            part = slice(start, start + size)
-            children = node[part, None] * self.arity + np.arange(self.arity)
-            with np.errstate(divide="ignore"):
-                logits = np.log(mass[children])
-            logits += np.einsum("ed,ead->ea", self.taste[user[part]], vectors[children])
-            weights = np.cumsum(np.exp(logits - logits.max(1, keepdims=True)), 1)
-            threshold = draw.random((len(weights), 1)) * weights[:, -1:]
-            chosen[part] = children[np.arange(len(weights)), (weights > threshold).argmax(1)]
-        return chosen
 
 
 def _last(history: Ragged) -> np.ndarray:

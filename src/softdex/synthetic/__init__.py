@@ -1,0 +1,5 @@
+"""Synthetic worlds: preferences are planted, so the best possible list is known exactly."""
+
+from softdex.synthetic.world import World, world
+
+__all__ = ["World", "world"]
