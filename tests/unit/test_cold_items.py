@@ -132,10 +132,13 @@ def test_the_command_line_splits_by_cold_items(log: sdx.Interactions, tmp_path: 
     [
         ("ssm", {"encoder": "history", "index": "uniform"}),
         ("softmax", {"encoder": "history"}),
+        ("mns", {"negatives": 200}),
+        ("xir", {"batch_size": 256}),
         *slow(
             ("ssm", {"encoder": "history", "index": "imi_uniform", "codewords": 4}),
             ("ssm", {"encoder": "history", "index": "kernel"}),
             ("sasrec", {"hidden": 8, "heads": 1}),
+            ("bir", {}),
         ),
     ],
 )

@@ -128,8 +128,6 @@ class Sampling:
     ) -> Negatives:
         """An objective on draws of the index, or on all items.
 
-        Items with features and without events are cold: they are no negatives.
-
         Args:
             objective: `softmax`, `ssm`, or a name of ON_DRAWS.
             scorer: an inner product.
@@ -142,8 +140,8 @@ class Sampling:
         proposal = PROPOSALS["uniform" if all_items else self.index]
         given = ProposalOptions(self.power, self.codewords, popularity, seed)
         made = proposal.build(scorer, torch.tensor(train.item_counts), given)
-        cold = torch.from_numpy(np.flatnonzero(train.item_counts == 0))
-        some_cold = isinstance(scorer.items, Tower) and len(cold) > 0
+        cold = torch.from_numpy(cold_items(scorer, train))
+        some_cold = len(cold) > 0
         if some_cold:
             made = made.delete(cold)
         if all_items:
@@ -221,6 +219,12 @@ def automatic(
         name, why = "imi_popularity", f"{items:,} items, a batch of {batch:,}: cost without items"
     say(f"index: {name} ({why})")
     return name
+
+
+def cold_items(scorer: Product, train: Interactions) -> np.ndarray:
+    """Return the items with features and without events: they are served, but no negatives."""
+    none = np.flatnonzero(train.item_counts == 0)
+    return none if isinstance(scorer.items, Tower) else none[:0]
 
 
 def softmax_loss(scorer: Product, *, some_cold: bool = False) -> Loss:

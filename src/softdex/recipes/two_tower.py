@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 
 from softdex.data.interactions import Interactions
@@ -14,7 +15,7 @@ from softdex.index.imi.books import codewords_for, log_popularity
 from softdex.index.imi.index import build
 from softdex.objective.in_batch import CORRECTIONS
 from softdex.options import at_least_0, count, from_0_to_1, one_of, only, up_to
-from softdex.recipes.compose import Towers
+from softdex.recipes.compose import Towers, cold_items
 from softdex.recipes.variant import Guide, Variant
 from softdex.solve.gradient.feed import Events
 from softdex.solve.gradient.in_batch import OBJECTIVES, InBatch
@@ -126,6 +127,7 @@ def two_tower(
         rate=rate,
         block=block,
         seed=training.seed,
+        warm=torch.from_numpy(np.setdiff1d(np.arange(train.num_items), cold_items(scorer, train))),
     )
     served: Index = Flat(scorer, torch.ones(train.num_items, dtype=torch.bool))
     if index == "imi":

@@ -68,9 +68,11 @@ class InBatch(nn.Module):
             holds all.
         padded: whether targets may be -1 (padding).
         seed: of the initial cache.
+        warm: items that may be drawn, by `mns` and for the initial cache; None: all.
     """
 
     logp: Tensor
+    warm: Tensor
 
     def __init__(
         self,
@@ -89,6 +91,7 @@ class InBatch(nn.Module):
         block: int = 0,
         padded: bool = False,
         seed: int = 0,
+        warm: Tensor | None = None,
     ) -> None:
         super().__init__()
         if correction == "uniform" and objective in ("bir", "xir"):
@@ -97,11 +100,13 @@ class InBatch(nn.Module):
         self.own, self.hits, self.block, self.padded = own, hits, block, padded
         self.cache_share, self.cache_weight = cache_share, cache_weight
         self.register_buffer("logp", logp, persistent=False)
+        warm = torch.arange(len(logp)) if warm is None else warm
+        self.register_buffer("warm", warm, persistent=False)
         if objective == "g_tower":
             self.frequencies = Frequencies(min(SLOTS, 2 * len(logp)), len(logp) / batch, rate)
         if objective == "xir":
             generator = torch.Generator().manual_seed(seed)
-            first = torch.randint(len(logp), (batch,), generator=generator)
+            first = warm[torch.randint(len(warm), (batch,), generator=generator)]
             self.cache = Cache(first, len(logp), cache_decay)
 
     def forward(
@@ -137,8 +142,8 @@ class InBatch(nn.Module):
         if self.objective != "mns":
             return target
         shape, device = (self.draws or len(target),), target.device
-        more = torch.randint(len(self.logp), shape, generator=generator, device=device)
-        return torch.cat([target, more])
+        more = torch.randint(len(self.warm), shape, generator=generator, device=device)
+        return torch.cat([target, self.warm[more]])
 
     def _law(self, ids: Tensor, size: int) -> Tensor:
         """log p per candidate, up to a constant; the first `size` are the batch's own.
@@ -154,7 +159,7 @@ class InBatch(nn.Module):
         if self.objective == "ssl":
             return torch.zeros_like(logp)
         if self.objective == "mns":
-            return mixture_log_prob(logp, (ids[:size] >= 0).sum(), len(ids) - size, len(self.logp))
+            return mixture_log_prob(logp, (ids[:size] >= 0).sum(), len(ids) - size, len(self.warm))
         if self.objective == "xir" and self.cache_weight == "occurrence":
             came = self.cache.occurrences(ids[size:]).clamp(min=1).double().log()
             return torch.cat([logp[:size], came.to(logp)])
