@@ -215,7 +215,7 @@ def test_more_effort_never_finds_a_worse_item() -> None:
     before = torch.full((BATCH, 5), -math.inf)
     for effort in (5, 10, 40, 150, math.inf):
         now = index.search(query, 5, effort=effort).scores
-        assert (now >= before).all()
+        assert (now >= before - 1e-5).all()  # the exact search adds up in another order
         before = now
 
 

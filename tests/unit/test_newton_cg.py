@@ -379,7 +379,7 @@ def test_a_step_that_is_stopped_inside_changes_nothing_and_can_be_done_again(
     log: sdx.Interactions,
 ) -> None:
     trainer = make(log, "mix").trainer(log)
-    for epoch in range(20):
+    for epoch in range(9):
         trainer.run_epoch(Progress(epoch=epoch), lambda: None)
     before = {n: t.clone() for n, t in trainer.state().items()}
     at, step = newton_step(trainer.objective, trainer.at, trainer.scale, trainer.trust)
@@ -389,7 +389,7 @@ def test_a_step_that_is_stopped_inside_changes_nothing_and_can_be_done_again(
     def pause() -> None:
         next(pauses)  # ends at the second product
 
-    progress = Progress(epoch=20)
+    progress = Progress(epoch=9)
     with pytest.raises(StopIteration):
         trainer.run_epoch(progress, pause)
     assert progress.step == 0
