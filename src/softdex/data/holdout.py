@@ -96,10 +96,12 @@ class Split(_Three):
     Attributes:
         train: the training log.
         valid, test: the holdouts.
-        card: how the split was made; `print(split.card)` shows it.
     """
 
-    card: Card
+    @property
+    def card(self) -> Card:
+        """How the split was made; its parts carry the same card."""
+        return self.test.card.of("")
 
 
 def assemble(
@@ -207,10 +209,8 @@ def join(train: Interactions, valid: Holdout | None, test: Holdout, card: Card) 
             prints.append(fingerprint({"user": asked, "item": Coded(items, ragged.ids)}))
     digest = hashlib.sha256(" ".join(prints).encode()).hexdigest()
     card = replace(card, counts=counts, sha256=digest)
-    split = Split(
+    return Split(
         replace(train, card=card.of("train")),
         None if valid is None else replace(valid, card=card.of("valid")),
         replace(test, card=card.of("test")),
     )
-    split.card = card
-    return split

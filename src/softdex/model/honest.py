@@ -71,15 +71,15 @@ def check_origins(where: str, cards: Sequence[Card], valid: Holdout) -> None:
     _inherited(where, Card("").started_from(cards), valid, "refuse")
 
 
-def check_train(where: str, train: Interactions, valid: Holdout) -> None:
-    """Refuse a validation part whose targets are in the training log."""
-    if (valid.user_keys, valid.item_keys) != (train.users, train.items):
+def check_train(where: str, train: Interactions, part: Holdout, name: str = "valid") -> None:
+    """Refuse a holdout whose targets are in the training log; `name` is its part of the split."""
+    if (part.user_keys, part.item_keys) != (train.users, train.items):
         raise DataError(
-            f"{where}: the validation part is of another log (its users or items differ). Use the "
-            "train and valid of one split."
+            f"{where}: {name} is of another log than train (its users or items differ). Use the "
+            f"train and {name} of one split."
         )
-    advice = "Pass train and valid of one split."
-    audit(where, card_of("", {}, train), train.histories, valid, "refuse", advice)
+    advice = f"Pass train and {name} of one split."
+    audit(where, card_of("", {}, train), train.histories, part, "refuse", advice)
 
 
 def _inherited(where: str, card: Card, holdout: Holdout, leak: str) -> list[str]:
