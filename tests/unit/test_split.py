@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -195,6 +198,28 @@ def test_ratios_must_be_two_or_three_and_sum_to_one(
 ) -> None:
     with pytest.raises(sdx.DataError, match="ratios that sum to 1"):
         sdx.split.per_user(small, ratios)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "words"),
+    [
+        ("per_user", {"ratios": 0.2}, "expected ratios as a list, each a number, got 0.2"),
+        ("cold_items", {"ratios": ("a", "b")}, "expected ratios as a list, each a number"),
+        ("leave_last", {"n": "1"}, "expected n as a whole number, got '1'"),
+        ("leave_last", {"n": 1.5}, "expected n as a whole number, got 1.5"),
+        ("leave_last", {"n": 0}, "expected n > 0, got 0"),
+        ("by_user", {"fold_in": "half"}, "expected fold_in as a number, got 'half'"),
+        ("by_user", {"fold_in": 2}, "expected fold_in from 0 to 1, got 2"),
+        ("next_item", {"history": None}, "expected history as a whole number, got None"),
+        ("rg", {"seed": -1}, "expected seed >= 0, got -1"),
+        ("fastvae", {"max_users": 0}, "expected max_users > 0, got 0"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_one_error(
+    name: str, wrong: dict[str, Any], words: str, small: sdx.Interactions
+) -> None:
+    with pytest.raises(sdx.SoftdexError, match=re.escape(f"split.{name}: {words}")):
+        SPLITS[name](small, **wrong)
 
 
 def test_unknown_names_and_arguments_name_the_nearest(small: sdx.Interactions) -> None:
