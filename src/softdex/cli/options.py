@@ -46,9 +46,9 @@ class LogOptions:
     ] = None
     user: Annotated[str | None, _data("User column.")] = None
     item: Annotated[str | None, _data("Item column.")] = None
-    time: Annotated[str | None, _data("Time column.")] = None
-    rating: Annotated[str | None, _data("Rating column.")] = None
-    weight: Annotated[str | None, _data("Weight column.")] = None
+    time: Annotated[str | None, _data("Time column, or false: no time.")] = None
+    rating: Annotated[str | None, _data("Rating column, or false.")] = None
+    weight: Annotated[str | None, _data("Weight column, or false.")] = None
     items: Annotated[str | None, _data("Item table to join.")] = None
     item_columns: Annotated[
         str | None, _data("Columns of an item table without header, comma-separated.")
