@@ -173,6 +173,19 @@ def test_a_random_split_of_a_log_with_times_warns_of_leakage(
     assert not any("ignores time" in note for note in sdx.split.leave_last(log).card.notes)
 
 
+def test_the_card_counts_the_users_that_the_order_of_rows_divides() -> None:
+    rows = [("ann", "tea", 1), ("ann", "jam", 2), ("ann", "pie", 2), ("bob", "tea", 3)]
+    rows += [("bob", "pie", 3), ("cyd", "tea", 4), ("cyd", "pie", 5)]
+    note = "users have a test event at the time of an event before it: the order of the rows"
+    whole = sdx.read(rows)
+    assert sdx.split.leave_last(whole).card.notes == [f"2 {note} divides these"]
+    assert sdx.split.leave_last(sdx.read([rows[0], rows[1], *rows[5:]])).card.notes == []
+    assert sdx.split.leave_last(whole, order="rows").card.notes == [f"2 {note} divides these"]
+    turned = sdx.split.leave_last(sdx.read(rows[::-1])).card
+    assert turned.data_sha256 == sdx.split.leave_last(whole).card.data_sha256
+    assert turned.sha256 != sdx.split.leave_last(whole).card.sha256
+
+
 def test_the_card_names_data_arguments_and_counts(log: sdx.Interactions) -> None:
     split = sdx.split.per_user(log, (0.7, 0.3), seed=5)
     card = split.card
