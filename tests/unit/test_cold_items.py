@@ -108,6 +108,17 @@ def test_popular_finds_no_cold_item_among_all(log: sdx.Interactions) -> None:
     assert sdx.fit("popular", train).evaluate(test, k=20)["recall@20"] == 0.0
 
 
+def test_a_model_that_cannot_tell_cold_items_apart_says_so(log: sdx.Interactions) -> None:
+    train, _, test = sdx.split.cold_items(log)
+    for recipe in ("popular", "item_cf", "ials", "ssl"):
+        options = {"dim": 4, "epochs": 1} if recipe in ("ials", "ssl") else {}
+        result = sdx.fit(recipe, train, **options, quiet=True).evaluate(test, k=3)
+        assert result.notes[-1].startswith("the model gives all cold items one score"), recipe
+        assert result.notes[-1] in result.card.notes
+    model = sdx.fit("ssl", train, encoder="history", features=FEATURES, epochs=1, dim=4, quiet=True)
+    assert model.evaluate(test, k=3).notes == ()
+
+
 def test_an_ordinary_holdout_has_no_cold_metrics(log: sdx.Interactions) -> None:
     train, _, test = sdx.split.leave_last(log)
     found = sdx.fit("popular", train).evaluate(test, k=5)
