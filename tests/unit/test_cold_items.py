@@ -128,7 +128,7 @@ def test_an_ordinary_holdout_has_no_cold_metrics(log: sdx.Interactions) -> None:
 def test_the_command_line_splits_by_cold_items(log: sdx.Interactions, tmp_path: Path) -> None:
     pq.write_table(log.to_arrow(), tmp_path / "log.parquet")
     words = ["fit", str(tmp_path / "log.parquet"), "--recipe", "popular", "--split", "cold_items"]
-    words += ["--out", str(tmp_path / "run"), "--k", "5"]
+    words += ["--out", str(tmp_path / "run"), "-k", "5"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())["metrics"]

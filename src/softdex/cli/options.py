@@ -24,8 +24,10 @@ def _split(name: str, *short: str, help: str) -> Any:
 
 Model = Annotated[Path, typer.Argument(help="Run folder or saved model.")]
 Columns = Annotated[str, typer.Option(help="Item columns to show, comma-separated.")]
-ListLength = Annotated[int, typer.Option(help="Length of each list.")]
-Cutoffs = Annotated[str | None, typer.Option(help="Cut-offs of the metrics, e.g. 10,20,50.")]
+ListLength = Annotated[int, typer.Option("--k", "-k", help="Length of each list.")]
+Cutoffs = Annotated[
+    str | None, typer.Option("--k", "-k", help="Cut-offs of the metrics, e.g. 10,20,50.")
+]
 MaxMemory = Annotated[str | None, typer.Option(help="Memory limit of a ranking block: 2GB.")]
 TableFile = Annotated[
     Path | None, typer.Option(help="File to write: .parquet, .arrow, .csv, .tsv or .jsonl.")
