@@ -44,8 +44,8 @@ def audit(
     chosen_by = [card.selected, *(origin["selected"] for origin in card.origins)]
     if holdout.card.sha256 and holdout.card.identity in chosen_by:
         notes.append(
-            "the epoch or the options of this model were chosen on these very targets, so its "
-            "metrics are too good; report those of a part that chose nothing"
+            "these very targets were valid= of this model, where epoch and options are chosen, so "
+            "its metrics are too good; report those of a part that chose nothing"
         )
     notes += _inherited(where, card, holdout, leak)
     split = card.split or {}
