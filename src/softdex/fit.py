@@ -123,6 +123,7 @@ def train_once(
     name = entry(recipe).name
     if not isinstance(made, Job):
         model = assemble(name, chosen, train, *made)
+        model.card = model.card if valid is None else model.card.chosen_by(valid)
     else:
         model = learn(
             name, chosen, made, train, valid=valid, start=start, folder=folder, resume=resume,

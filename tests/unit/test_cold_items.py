@@ -108,6 +108,17 @@ def test_popular_finds_no_cold_item_among_all(log: sdx.Interactions) -> None:
     assert sdx.fit("popular", train).evaluate(test, k=20)["recall@20"] == 0.0
 
 
+def test_a_model_that_cannot_tell_cold_items_apart_says_so(log: sdx.Interactions) -> None:
+    train, _, test = sdx.split.cold_items(log)
+    for recipe in ("popular", "item_cf", "ials", "ssl"):
+        options = {"dim": 4, "epochs": 1} if recipe in ("ials", "ssl") else {}
+        result = sdx.fit(recipe, train, **options, quiet=True).evaluate(test, k=3)
+        assert result.notes[-1].startswith("the model gives all cold items one score"), recipe
+        assert result.notes[-1] in result.card.notes
+    model = sdx.fit("ssl", train, encoder="history", features=FEATURES, epochs=1, dim=4, quiet=True)
+    assert model.evaluate(test, k=3).notes == ()
+
+
 def test_an_ordinary_holdout_has_no_cold_metrics(log: sdx.Interactions) -> None:
     train, _, test = sdx.split.leave_last(log)
     found = sdx.fit("popular", train).evaluate(test, k=5)
@@ -117,7 +128,7 @@ def test_an_ordinary_holdout_has_no_cold_metrics(log: sdx.Interactions) -> None:
 def test_the_command_line_splits_by_cold_items(log: sdx.Interactions, tmp_path: Path) -> None:
     pq.write_table(log.to_arrow(), tmp_path / "log.parquet")
     words = ["fit", str(tmp_path / "log.parquet"), "--recipe", "popular", "--split", "cold_items"]
-    words += ["--out", str(tmp_path / "run"), "--k", "5"]
+    words += ["--out", str(tmp_path / "run"), "-k", "5"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())["metrics"]

@@ -585,3 +585,24 @@ def test_a_report_that_cannot_be_written_leaves_the_comparison_as_it_was(
     with pytest.raises(sdx.SoftdexError, match="cannot write"):
         found.report(tmp_path)
     assert list(found.results) == NAMES
+
+
+# parts put together by hand ----------------------------------------------------------------------
+
+
+def test_parts_put_together_by_hand_are_compared_if_none_is_trained_on(
+    parts: sdx.Split, log: sdx.Interactions, tmp_path: Path
+) -> None:
+    own = sdx.Split(parts.train, parts.valid, parts.test)
+    assert own.card == parts.card
+    assert sdx.compare(own, ["popular"], folder=tmp_path, k=5).best == "popular"
+    other = sdx.split.per_user(log)
+    for wrong, name in (
+        (sdx.Split(log, parts.valid, parts.test), "valid"),
+        (parts._replace(valid=None, train=other.train), "test"),
+    ):
+        with pytest.raises(sdx.DataError, match=rf"compare: .* Pass train and {name} of one"):
+            sdx.compare(wrong, ["popular"])
+    few = parts._replace(train=parts.train.select(np.arange(0, len(parts.train), 2)))
+    with pytest.raises(sdx.SoftdexError, match="holds a comparison on other data or another split"):
+        sdx.compare(few, ["popular"], folder=tmp_path)

@@ -117,8 +117,8 @@ def test_targets_that_chose_the_epoch_are_warned_of(parts: sdx.Split) -> None:
     model = sdx.fit("ials", parts.train, valid=parts.test, **options)
     result = model.evaluate(parts.test.take(np.arange(50)))
     assert result.notes == (
-        "the epoch or the options of this model were chosen on these very targets, so its metrics "
-        "are too good; report those of a part that chose nothing",
+        "these very targets were valid= of this model, where epoch and options are chosen, so its "
+        "metrics are too good; report those of a part that chose nothing",
     )
     assert result.notes[0] in str(result)
     assert result.notes[0] in result.card.notes
@@ -127,11 +127,18 @@ def test_targets_that_chose_the_epoch_are_warned_of(parts: sdx.Split) -> None:
     )
 
 
+def test_targets_that_a_solved_model_was_given_are_warned_of_too(parts: sdx.Split) -> None:
+    model = sdx.fit("item_cf", parts.train, valid=parts.test)
+    (note,) = model.evaluate(parts.test).notes
+    assert note.startswith("these very targets were valid= of this model")
+
+
 def test_a_choice_is_known_after_saving(parts: sdx.Split, tmp_path: Path) -> None:
     model = sdx.fit("ials", parts.train, valid=parts.test, dim=4, epochs=2, device="cpu")
     model.save(tmp_path / "m.sdx")
     assert (
-        "chosen on these very targets" in sdx.load(tmp_path / "m.sdx").evaluate(parts.test).notes[0]
+        "these very targets were valid= of this model"
+        in sdx.load(tmp_path / "m.sdx").evaluate(parts.test).notes[0]
     )
 
 
@@ -163,7 +170,7 @@ def test_a_start_of_the_same_split_is_honest_and_one_of_another_log_is_noted(
     assert sdx.fit("ials", parts.train, start=honest, **QUICK).evaluate(parts.test).notes == ()
     chosen = sdx.fit("ials", parts.train, parts.test, **QUICK)
     (note,) = sdx.fit("ials", parts.train, start=chosen, **QUICK).evaluate(parts.test).notes
-    assert "chosen on these very targets" in note
+    assert "these very targets were valid= of this model" in note
     older = sdx.fit("ials", log.select(np.arange(0, len(log), 2)), **QUICK)
     result = sdx.fit("ials", parts.train, start=older, **QUICK).evaluate(parts.test)
     assert result.notes == (

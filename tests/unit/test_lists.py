@@ -97,8 +97,15 @@ def test_names_that_are_none_are_refused(test: sdx.Holdout) -> None:
         sdx.evaluate(found, test, rank="ran")
     with pytest.raises(sdx.SoftdexError, match=r"unknown metric 'ndgc'\. Did you mean 'ndcg'\?"):
         sdx.evaluate(found, test, metrics=["ndgc"])
+    with pytest.raises(sdx.SoftdexError, match="expected metrics by name, or None for all"):
+        sdx.evaluate(found, test, metrics=[])
     with pytest.raises(sdx.DataError, match="expected rank= or score=, got both"):
         sdx.evaluate(found, test, rank="rank", score="rank")
+
+
+def test_a_model_is_told_to_evaluate_itself(model: sdx.Retriever, test: sdx.Holdout) -> None:
+    with pytest.raises(sdx.DataError, match=r"got a Retriever\. Use model\.evaluate\(holdout\)\."):
+        sdx.evaluate(model, test)
 
 
 def test_the_lists_of_a_model_have_the_metrics_of_the_model(

@@ -261,6 +261,31 @@ def test_a_loop_of_yours_takes_the_step_that_mf_takes_in_float64(objective: str)
             lambda: Dot(nn.Flatten(0), num_items=4),
             "item vectors: Flatten made (2,) of 2 ids. Expected (2, D).",
         ),
+        (
+            lambda: Dot(torch.randn(3)),
+            "item vectors: expected floats (I, D), got torch.float32 (3,).",
+        ),
+        (
+            lambda: Dot(torch.ones(3, 2, dtype=torch.int64)),
+            "item vectors: expected floats (I, D), got torch.int64 (3, 2).",
+        ),
+        (
+            lambda: Dot(nn.Embedding(3, 2), num_items=4),
+            "item vectors: num_items=4 contradicts the 3 vectors given. Leave it out: only other "
+            "modules need it.",
+        ),
+        (
+            lambda: Dot(nn.Embedding(3, 2), torch.zeros(5)),
+            "bias: expected a tensor or a Parameter (3,), got (5,).",
+        ),
+        (
+            lambda: Dot(nn.Embedding(3, 2), nn.Embedding(3, 1)),  # type: ignore[arg-type]
+            "bias: expected a tensor or a Parameter (3,), got Embedding.",
+        ),
+        (
+            lambda: Cosine(nn.Embedding(3, 2), torch.ones(()), torch.zeros(2)),
+            "prior: expected a tensor or a Parameter (3,), got (2,).",
+        ),
     ],
 )
 def test_what_gives_no_vectors_of_ids_is_refused(make: Callable[[], Any], said: str) -> None:

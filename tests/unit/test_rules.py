@@ -162,8 +162,10 @@ PAIRS = {"user": ["ann", "bob", "ann"], "item": ["tea", "pie", "pie"]}
     "deny",
     [
         RULES, {"ann": ("tea", "pie"), "bob": "pie"}, pa.table(PAIRS), pd.DataFrame(PAIRS),
-        pl.DataFrame(PAIRS), pa.table({"uid": PAIRS["user"], "item_id": PAIRS["item"]}),
+        pl.DataFrame(PAIRS), pl.LazyFrame(PAIRS),
+        pa.table({"uid": PAIRS["user"], "item_id": PAIRS["item"]}),
         [["tea", "pie"], ["pie"], []], [{"tea", "pie"}, ("pie",), []],
+        pd.Series([["tea", "pie"], ["pie"], []]),
         pa.array([["tea", "pie"], ["pie"], []]), pl.Series([["tea", "pie"], ["pie"], []]),
         np.array([["tea", "pie"], ["pie", "pie"], ["gone", "gone"]]),
     ],
@@ -182,6 +184,16 @@ def test_items_per_user_come_as_a_mapping_a_table_or_one_list_per_user(
         "bob": ["tea", "jam", "ham"],
         "dan": ["tea", "jam", "pie", "ham"],
     }
+
+
+def test_a_table_without_users_holds_for_all(counts: sdx.Retriever) -> None:
+    asked = {"users": ["ann", "bob"], "k": 9, "exclude_seen": False}
+    listed = counts.recommend(**asked, deny=["tea", "ham"]).to_pydict()
+    for table in (
+        pd.DataFrame({"item": ["tea", "ham"]}),
+        pl.DataFrame({"item_id": ["tea", "ham"]}),
+    ):
+        assert counts.recommend(**asked, deny=table).to_pydict() == listed
 
 
 def test_who_is_not_named_is_allowed_nothing_and_denied_nothing(counts: sdx.Retriever) -> None:
@@ -226,7 +238,12 @@ def test_numbers_that_stand_for_histories_are_not_keys_of_users() -> None:
         ({"allow": ["tee", "pei"]}, "2 unknown items in allow ('tee', 'pei')"),
         (
             {"deny": pa.table({"user": ["ann"], "thing": ["tea"]})},
-            "no item column among user, thing",
+            "recommend: expected deny as a table with a column of items, and one of users if it is "
+            "per user, got the columns user, thing. Rename them user and item.",
+        ),
+        (
+            {"deny": pd.Series({"bob": ["pie"], "ann": ["tea"]})},
+            "Pass deny.to_dict() if the index holds the users, deny.tolist() if the lists are in",
         ),
         ({"deny": {"ann": [None]}}, "expected items in deny as keys (text or numbers), got None"),
         ({"deny": {None: ["tea"]}}, "expected users in deny as keys (text or numbers), got None"),
@@ -412,7 +429,7 @@ def test_other_names_are_refused_before_any_work(
         ({"allow": {"cat": ["tea"]}}, "allow names no item for these users"),
         ({"allow": ["tea", "jam"]}, "the users have seen every item that is allowed; "
          "exclude_seen=False keeps seen items"),
-        ({"users": "zoe", "unknown": "skip"}, "all 1 users are unknown and were skipped"),
+        ({"users": "zoe", "unknown": "skip"}, "the user is unknown and skipped"),
     ],
 )  # fmt: skip
 def test_an_empty_answer_says_why_in_one_line(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -170,6 +173,19 @@ def test_a_random_split_of_a_log_with_times_warns_of_leakage(
     assert not any("ignores time" in note for note in sdx.split.leave_last(log).card.notes)
 
 
+def test_the_card_counts_the_users_that_the_order_of_rows_divides() -> None:
+    rows = [("ann", "tea", 1), ("ann", "jam", 2), ("ann", "pie", 2), ("bob", "tea", 3)]
+    rows += [("bob", "pie", 3), ("cyd", "tea", 4), ("cyd", "pie", 5)]
+    note = "users have a test event at the time of an event before it: the order of the rows"
+    whole = sdx.read(rows)
+    assert sdx.split.leave_last(whole).card.notes == [f"2 {note} divides these"]
+    assert sdx.split.leave_last(sdx.read([rows[0], rows[1], *rows[5:]])).card.notes == []
+    assert sdx.split.leave_last(whole, order="rows").card.notes == [f"2 {note} divides these"]
+    turned = sdx.split.leave_last(sdx.read(rows[::-1])).card
+    assert turned.data_sha256 == sdx.split.leave_last(whole).card.data_sha256
+    assert turned.sha256 != sdx.split.leave_last(whole).card.sha256
+
+
 def test_the_card_names_data_arguments_and_counts(log: sdx.Interactions) -> None:
     split = sdx.split.per_user(log, (0.7, 0.3), seed=5)
     card = split.card
@@ -195,6 +211,28 @@ def test_ratios_must_be_two_or_three_and_sum_to_one(
 ) -> None:
     with pytest.raises(sdx.DataError, match="ratios that sum to 1"):
         sdx.split.per_user(small, ratios)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "words"),
+    [
+        ("per_user", {"ratios": 0.2}, "expected ratios as a list, each a number, got 0.2"),
+        ("cold_items", {"ratios": ("a", "b")}, "expected ratios as a list, each a number"),
+        ("leave_last", {"n": "1"}, "expected n as a whole number, got '1'"),
+        ("leave_last", {"n": 1.5}, "expected n as a whole number, got 1.5"),
+        ("leave_last", {"n": 0}, "expected n > 0, got 0"),
+        ("by_user", {"fold_in": "half"}, "expected fold_in as a number, got 'half'"),
+        ("by_user", {"fold_in": 2}, "expected fold_in from 0 to 1, got 2"),
+        ("next_item", {"history": None}, "expected history as a whole number, got None"),
+        ("rg", {"seed": -1}, "expected seed >= 0, got -1"),
+        ("fastvae", {"max_users": 0}, "expected max_users > 0, got 0"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_one_error(
+    name: str, wrong: dict[str, Any], words: str, small: sdx.Interactions
+) -> None:
+    with pytest.raises(sdx.SoftdexError, match=re.escape(f"split.{name}: {words}")):
+        SPLITS[name](small, **wrong)
 
 
 def test_unknown_names_and_arguments_name_the_nearest(small: sdx.Interactions) -> None:

@@ -31,7 +31,12 @@ DAYS = [dt.datetime(2010, 1, d) for d in (1, 3, 2)]
         pa.array([s * 1000 for s in SECONDS]),
         pa.array([s * 1_000_000 for s in SECONDS]),
         pa.array([s + 0.5 for s in SECONDS]),
+        pa.array([s * 1_000_000_000 for s in SECONDS]),
         pa.array(map(str, SECONDS)),
+        pa.array(["2010/1/1", "2010/01/03", "2010/1/2 8:30"]),
+        pa.array(["1/13/2010 8:26", "1/15/2010 18:01", "1/14/2010 9:00"]),
+        pa.array(["13/1/2010", "15/01/2010 7:05:59", "14/1/2010"]),
+        pa.array(["3.1.2010 8:00", "3.1.2010 10:00", "3.1.2010 9:59"]),
     ],
     ids=lambda column: f"{column.type} {column[0]}",
 )
@@ -67,6 +72,23 @@ def test_what_was_taken_by_its_type_is_said(capsys: pytest.CaptureFixture[str], 
 )
 def test_what_does_not_tell_when_is_no_time(name: str, cells: Any) -> None:
     assert sdx.read(PAIRS | {name: cells}).time is None
+
+
+def test_dates_that_may_begin_with_the_day_or_the_month_are_refused() -> None:
+    """A row that tells may come late, so the first rows alone do not decide."""
+    with pytest.raises(DataError) as caught:
+        sdx.read(PAIRS | {"when": ["1/2/2010", "1/3/2010", "2/4/2010"]})
+    assert str(caught.value) == (
+        "read: the time column 'when' has dates such as '1/2/2010', and no row tells whether the "
+        "day or the month comes first. Write them as 1997-09-22."
+    )
+    late = {"user": [1] * 1002, "item": range(1002), "when": [*["1/2/2010"] * 1001, "1/13/2010"]}
+    log = sdx.read(late)
+    assert log.time is not None
+    assert int(log.time[-1] - log.time[0]) == 11 * 86_400_000_000
+    mixed = {"user": [1, 1], "item": [1, 2], "when": ["13/1/2010", "1/13/2010"]}
+    with pytest.raises(DataError, match=r"e\.g\. '1/13/2010'"):
+        sdx.read(mixed, time="when")
 
 
 def test_of_several_columns_that_tell_when_none_is_guessed() -> None:
@@ -152,6 +174,19 @@ def test_the_command_line_splits_at_random_only_when_asked(
     assert not (tmp_path / "run").exists()
     assert fit(path, "--split", "random", monkeypatch=monkeypatch) == 0
     assert "per_user split" in capsys.readouterr().out
+
+
+def test_the_command_line_ignores_times_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(
+        "user,item,when,seen\n" + "".join(f"1,{i},1.1.2020,2.1.2020\n" for i in range(9))
+    )
+    assert fit(path, "--split", "random", monkeypatch=monkeypatch) == 2
+    assert "columns when, seen" in capsys.readouterr().err
+    assert fit(path, "--split", "random", "--time", "false", monkeypatch=monkeypatch) == 0
+    assert "time = false" in (tmp_path / "run" / "config.toml").read_text()
 
 
 def test_the_splits_that_need_time_refuse_a_log_without() -> None:

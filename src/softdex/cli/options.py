@@ -24,8 +24,10 @@ def _split(name: str, *short: str, help: str) -> Any:
 
 Model = Annotated[Path, typer.Argument(help="Run folder or saved model.")]
 Columns = Annotated[str, typer.Option(help="Item columns to show, comma-separated.")]
-ListLength = Annotated[int, typer.Option(help="Length of each list.")]
-Cutoffs = Annotated[str | None, typer.Option(help="Cut-offs of the metrics, e.g. 10,20,50.")]
+ListLength = Annotated[int, typer.Option("--k", "-k", help="Length of each list.")]
+Cutoffs = Annotated[
+    str | None, typer.Option("--k", "-k", help="Cut-offs of the metrics, e.g. 10,20,50.")
+]
 MaxMemory = Annotated[str | None, typer.Option(help="Memory limit of a ranking block: 2GB.")]
 TableFile = Annotated[
     Path | None, typer.Option(help="File to write: .parquet, .arrow, .csv, .tsv or .jsonl.")
@@ -46,9 +48,9 @@ class LogOptions:
     ] = None
     user: Annotated[str | None, _data("User column.")] = None
     item: Annotated[str | None, _data("Item column.")] = None
-    time: Annotated[str | None, _data("Time column.")] = None
-    rating: Annotated[str | None, _data("Rating column.")] = None
-    weight: Annotated[str | None, _data("Weight column.")] = None
+    time: Annotated[str | None, _data("Time column, or false: no time.")] = None
+    rating: Annotated[str | None, _data("Rating column, or false.")] = None
+    weight: Annotated[str | None, _data("Weight column, or false.")] = None
     items: Annotated[str | None, _data("Item table to join.")] = None
     item_columns: Annotated[
         str | None, _data("Columns of an item table without header, comma-separated.")

@@ -23,7 +23,8 @@ from softdex.model.retriever import Retriever
 from softdex.options import check, kinds
 
 CONFIG = "config.toml"
-COLUMNS = ("user", "item", "time", "rating", "weight")
+OPTIONAL = ("time", "rating", "weight")
+COLUMNS = ("user", "item", *OPTIONAL)
 PREPARE = {"min_rating": float | None, "k_core": int | None}
 PATHS = dict.fromkeys(("source", "items", "users"), str | list[str])  # TOML holds no tables
 EVALUATE = {n: k for n, k in kinds(Retriever.evaluate).items() if n not in ("self", "holdout")}
@@ -75,7 +76,7 @@ def plan_of(log: LogOptions, config: Path | None) -> Plan:
     data, known = plan.setdefault("data", {}), SECTIONS["data"] or {}
     for name, value in asdict(log).items():
         if name in known and value is not None:
-            data[name] = int(value) if name in COLUMNS and value.isdecimal() else value
+            data[name] = _column(name, value) if name in COLUMNS else value
     if log.item_columns is not None:
         data["item_columns"] = words(log.item_columns, "--item-columns")
     split = plan.setdefault("split", {})
@@ -85,6 +86,13 @@ def plan_of(log: LogOptions, config: Path | None) -> Plan:
     rules = {"k": cutoffs(log.k), "max_memory": log.max_memory}
     plan.setdefault("evaluate", {}).update({n: v for n, v in rules.items() if v})
     return plan
+
+
+def _column(role: str, text: str) -> str | int | bool:
+    """Parse a column: a name, a number, or `false` for none."""
+    if role in OPTIONAL and text.lower() == "false":
+        return False
+    return int(text) if text.isdecimal() else text
 
 
 def prepare(plan: Plan) -> tuple[Interactions, Split]:

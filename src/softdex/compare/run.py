@@ -16,7 +16,7 @@ from softdex.compare.comparison import Comparison
 from softdex.compare.store import Store
 from softdex.data import split as splits
 from softdex.data.expect import expect, expect_log
-from softdex.data.holdout import Split
+from softdex.data.holdout import Holdout, Split
 from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError, choose
 from softdex.evaluate.evaluate import check_rules
@@ -25,6 +25,7 @@ from softdex.fit import train_once
 from softdex.index.contract import MAX_MEMORY
 from softdex.machine import parse_seconds
 from softdex.messages import METRIC, at_volume, say
+from softdex.model.honest import check_train
 from softdex.model.retriever import Retriever
 from softdex.recipes import Recipe
 
@@ -86,6 +87,10 @@ def compare(
     check_rules(rules)
     whole, split = (log.train, log) if isinstance(log, Split) else (log, _split(log))
     expect_log("compare", split.train)
+    for name, part in (("valid", split.valid), ("test", split.test)):
+        if part is not None:
+            expect(Holdout, "compare", part, name)
+            check_train("compare", split.train, part, name)
     check_rules(rules, split.train.num_items)
     if chosen is None:
         chosen = check_recipes(PORTFOLIO + ORDERED * (split.train.time is not None))

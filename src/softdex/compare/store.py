@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +32,7 @@ class Store:
     def __init__(
         self, folder: Path | None, split: Split, options: Mapping[str, Mapping[str, Any]]
     ) -> None:
-        self.folder, self.split = folder, split.card.sha256
+        self.folder, self.split = folder, _identity(split)
         self.options: dict[str, Any] = {n: plain(dict(given)) for n, given in options.items()}
         self.models: dict[str, Retriever] = {}
         self.entries: dict[str, dict[str, Any]] = {}
@@ -136,3 +137,13 @@ class Store:
                     f"({', '.join(changed)}). Use the same ones, or another folder."
                 )
         return entries
+
+
+def _identity(split: Split) -> str:
+    """The hash of a split, or of parts that were put together by hand."""
+    cards = [None if part is None else part.card for part in split]
+    hashes = {card.sha256 for card in cards if card is not None}
+    if split.train.card is not None and len(hashes) == 1:
+        return split.card.sha256
+    whole = f"{split.train.sha256} {[card and card.identity for card in cards[1:]]}"
+    return hashlib.sha256(whole.encode()).hexdigest()

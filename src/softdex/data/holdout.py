@@ -96,10 +96,12 @@ class Split(_Three):
     Attributes:
         train: the training log.
         valid, test: the holdouts.
-        card: how the split was made; `print(split.card)` shows it.
     """
 
-    card: Card
+    @property
+    def card(self) -> Card:
+        """How the split was made; its parts carry the same card."""
+        return self.test.card.of("")
 
 
 def assemble(
@@ -158,10 +160,19 @@ def assemble(
         raise DataError(
             f"split.{name}: nothing is held out of {log!r}. Use a log with more events."
         )
-    leak = _leakage(log, part)
-    if leak:
+    early, ties = _before_and_after(log, part)
+    if early:
+        leak = (
+            f"this split ignores time: {early:.0%} of the test events happen before the user's "
+            "last training event. For a forecast use leave_last, global_time or order='time'"
+        )
         notes.append(leak)
         say(f"split.{name}: {leak}")
+    elif ties:
+        notes.append(
+            f"{ties:,} users have a test event at the time of an event before it: the order of the "
+            "rows divides these"
+        )
     dropped = int((part == DROPPED).sum())
     if dropped:
         notes.append(f"{dropped:,} events are in no part")
@@ -173,21 +184,24 @@ def _histories(log: Interactions, rows: np.ndarray) -> Ragged:
     return group(log.user[rows], log.item[rows], log.num_users, by=time)
 
 
-def _leakage(log: Interactions, part: np.ndarray) -> str:
-    """A warning if test events precede training events of the same user, else ""."""
+def _before_and_after(log: Interactions, part: np.ndarray) -> tuple[float, int]:
+    """Return the share of test events before their user's last training event, and how many users
+    have a test event at the very time of their last event before test."""
     if log.time is None or log.time.min() == log.time.max():
-        return ""
-    last = np.full(log.num_users, -np.inf)
-    known = np.isin(part, (TRAIN, VALID_INPUT, TEST_INPUT))
-    np.maximum.at(last, log.user[known], log.time[known])
+        return 0.0, 0
     tested = part == TEST
-    early = float((log.time[tested] < last[log.user[tested]]).mean())
-    if not early:
-        return ""
-    return (
-        f"this split ignores time: {early:.0%} of the test events happen before the user's last "
-        "training event. For a forecast use leave_last, global_time or order='time'"
-    )
+    user, time = log.user[tested], log.time[tested]
+    trained = _last(log, np.isin(part, (TRAIN, VALID_INPUT, TEST_INPUT)))
+    before = np.maximum(trained, _last(log, part == VALID))
+    return float((time < trained[user]).mean()), len(np.unique(user[time == before[user]]))
+
+
+def _last(log: Interactions, rows: np.ndarray) -> np.ndarray:
+    """Return the time of each user's last event among these rows."""
+    assert log.time is not None
+    last = np.full(log.num_users, -np.inf)
+    np.maximum.at(last, log.user[rows], log.time[rows])
+    return last
 
 
 def join(train: Interactions, valid: Holdout | None, test: Holdout, card: Card) -> Split:
@@ -207,10 +221,8 @@ def join(train: Interactions, valid: Holdout | None, test: Holdout, card: Card) 
             prints.append(fingerprint({"user": asked, "item": Coded(items, ragged.ids)}))
     digest = hashlib.sha256(" ".join(prints).encode()).hexdigest()
     card = replace(card, counts=counts, sha256=digest)
-    split = Split(
+    return Split(
         replace(train, card=card.of("train")),
         None if valid is None else replace(valid, card=card.of("valid")),
         replace(test, card=card.of("test")),
     )
-    split.card = card
-    return split

@@ -19,7 +19,7 @@ FIT = "Expected columns of equal length, each of one type: cast mixed ones to st
 
 def table_of(source: Any) -> pa.Table:
     """A source in memory as an Arrow table."""
-    source = _collected(source)
+    source = collected(source)
     if isinstance(source, (pa.Table, pa.RecordBatch, Mapping)) or _has_capsule(source):
         return _from_arrow(source)
     return _from_rows(source)
@@ -45,7 +45,7 @@ def _has_capsule(source: Any) -> bool:
     return hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
 
 
-def _collected(source: Any) -> Any:
+def collected(source: Any) -> Any:
     """A lazy frame of polars, or the result of a DuckDB connection, as a table."""
     if _has_capsule(source):
         return source

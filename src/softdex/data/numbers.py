@@ -22,8 +22,12 @@ DOTTED = (  # the day, the month and the year; Arrow wants two digits of each
     (r"^\s*(\d\d)\.(\d)\.(\d{4}\b)", r"\1.0\2.\3"),
     (r"^\s*(\d\d)\.(\d\d)\.(\d{4}\b)", r"\3-\2-\1"),
 )
+SLASHED = r"^\s*(?P<first>\d\d?)/(?P<second>\d\d?)/(?P<year>\d{4})\b"
+YEAR_FIRST = r"^\s*(\d{4})/(\d\d?)/(\d\d?)\b"
+HOUR = r"^(\d{4}-\d\d-\d\d[ T])(\d:)"
 DECIMAL_COMMA = r"^\s*[-+]?\d*,\d+\s*$"
 THOUSANDS = r"^\s*[-+]?[1-9]\d{0,2},\d{3}\s*$"
+UNITS = (1, 1e3, 1e6, 1e9)  # of Unix times, per second
 UNIX_TIMES = (631_152_000, 2_208_988_800)  # seconds: the years 1990 to 2039
 
 
@@ -50,6 +54,11 @@ def numbers(column: pa.ChunkedArray, what: str, *, dates: bool) -> tuple[np.ndar
     """
     column = unwrapped(column)
     absent = nulls(column)
+    if dates and _is_text(column) and _day_first(column) is None:
+        raise DataError(
+            f"read: {what} has dates such as {column.drop_null()[0].as_py()!r}, and no row tells "
+            "whether the day or the month comes first. Write them as 1997-09-22."
+        )
     try:
         column = _as_numbers(column, dates)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -65,7 +74,7 @@ def numbers(column: pa.ChunkedArray, what: str, *, dates: bool) -> tuple[np.ndar
 
 
 def is_time(name: str, column: pa.ChunkedArray) -> bool:
-    """Whether a column tells when: dates, text of dates, or Unix time in s, ms or us.
+    """Whether a column tells when: dates, text of dates, or Unix time in s, ms, us or ns.
 
     Half of the cells may be null. Unix times are between 1990 and 2040, and no column of that kind
     is called an id.
@@ -77,7 +86,7 @@ def is_time(name: str, column: pa.ChunkedArray) -> bool:
     types = pa.types
     if types.is_timestamp(cells.type) or types.is_date(cells.type):
         return True
-    if types.is_string(cells.type) or types.is_large_string(cells.type):
+    if _is_text(cells):
         if _in_one_type(cells, NUMERIC_TYPES) is None:
             return not _as_dates(_as_iso(cells)).null_count
     elif not (types.is_integer(cells.type) or types.is_floating(cells.type)):
@@ -85,13 +94,13 @@ def is_time(name: str, column: pa.ChunkedArray) -> bool:
     found = pc.min_max(cells.cast(pa.float64(), safe=False)).as_py()
     return not name.lower().endswith("id") and any(
         UNIX_TIMES[0] * unit <= found["min"] and found["max"] < UNIX_TIMES[1] * unit
-        for unit in (1, 1e3, 1e6)
+        for unit in UNITS
     )
 
 
 def _as_numbers(column: pa.ChunkedArray, dates: bool) -> pa.ChunkedArray:
     kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if _is_text(column):
         return _parse_text(column, dates)
     if pa.types.is_floating(kind):
         return column
@@ -125,10 +134,32 @@ def _parse_text(column: pa.ChunkedArray, dates: bool) -> pa.ChunkedArray:
 
 
 def _as_iso(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Dates as 22.09.1997, with or without a time of day, as 1997-09-22."""
+    """Dates as 22.09.1997 or 9/22/1997, with or without a time of day, as 1997-09-22."""
+    if pc.any(pc.match_substring(column, "/")).as_py():
+        month_first = _day_first(column) is False
+        day, month = (r"\2", r"\1") if month_first else (r"\1", r"\2")
+        column = pc.replace_substring_regex(column, SLASHED, rf"{day}.{month}.\3")
+        column = pc.replace_substring_regex(column, YEAR_FIRST, r"\3.\2.\1")
     for pattern, iso in DOTTED:
         column = pc.replace_substring_regex(column, pattern, iso)
-    return column
+    return pc.replace_substring_regex(column, HOUR, r"\10\2")
+
+
+def _day_first(column: pa.ChunkedArray) -> bool | None:
+    """Whether dates with slashes begin with the day; None where they do not tell."""
+    if not pc.any(pc.match_substring(column, "/")).as_py():
+        return False
+    parts = pc.extract_regex(column, SLASHED)
+    first, second = (
+        pc.max(pc.struct_field(parts, name).cast(pa.int8())).as_py() for name in ("first", "second")
+    )
+    if first is None or first <= 12 < second:
+        return False
+    return True if first > 12 else None
+
+
+def _is_text(column: pa.ChunkedArray) -> bool:
+    return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
 
 
 def _with_points(column: pa.ChunkedArray) -> pa.ChunkedArray:

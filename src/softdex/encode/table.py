@@ -136,6 +136,13 @@ def table_of(vectors: Tensor | nn.Module, rows: int | None = None) -> Any:
             torch optimiser trains it. A module that stands for a table is returned as it is.
         rows: number of vectors of a module; a Parameter and an Embedding know it.
     """
+    known = vectors.num_embeddings if isinstance(vectors, nn.Embedding) else rows
+    known = len(vectors) if isinstance(vectors, Tensor) else known
+    if rows is not None and known != rows:
+        raise ShapeError(
+            f"item vectors: num_items={rows:,} contradicts the {known:,} vectors given. Leave it "
+            "out: only other modules need it."
+        )
     if isinstance(vectors, nn.Parameter):
         return Learned(Lookup(vectors), len(vectors))
     if isinstance(vectors, Tensor):

@@ -116,7 +116,10 @@ def check_rules(given: Mapping[str, Any], num_items: int | None = None) -> None:
     for name, words in (WORDS | OF_MODELS).items():
         if given.get(name) is not None:
             choose("evaluate", f"value of {name}", given[name], words)
-    for name in as_names(given.get("metrics") or ()):
+    metrics = given.get("metrics")
+    if metrics is not None and not len(metrics):
+        raise SoftdexError("evaluate: expected metrics by name, or None for all, got none.")
+    for name in as_names(metrics or ()):
         choose("evaluate", "metric", name, REPORTED)
     cutoffs = given.get("k", 1)
     cutoffs = list(cutoffs) if isinstance(cutoffs, Sequence) else [cutoffs]

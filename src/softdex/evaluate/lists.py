@@ -16,6 +16,7 @@ from softdex.data.ragged import Ragged, among, group, offsets
 from softdex.data.roles import find_key_column
 from softdex.data.sources import open_source
 from softdex.errors import DataError, choose, first_few
+from softdex.evaluate.evaluate import check_rules
 from softdex.evaluate.evaluate import evaluate as ranked
 from softdex.evaluate.result import Result
 from softdex.messages import say
@@ -63,6 +64,12 @@ def evaluate(
         0.5
     """
     expect(Holdout, WHERE, holdout)
+    if hasattr(lists, "evaluate"):
+        raise DataError(
+            f"{WHERE}: expected lists as a table of users, items, and ranks or scores, got a "
+            f"{type(lists).__name__}. Use model.evaluate(holdout)."
+        )
+    check_rules({"k": k, "metrics": metrics}, len(holdout.item_keys))
     asked = np.flatnonzero(holdout.targets.lengths)
     if len(np.unique(holdout.users)) < len(holdout):
         raise DataError(

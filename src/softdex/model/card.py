@@ -63,7 +63,7 @@ class Card:
         return replace(self, metrics={**self.metrics, part: dict(metrics)})
 
     def chosen_by(self, holdout: Holdout) -> Card:
-        """Return this card with the holdout that the epoch or the options were chosen by."""
+        """Return this card with the holdout that epoch and options are chosen by."""
         return replace(self, selected=holdout.card.identity)
 
     def started_from(self, cards: Sequence[Card]) -> Card:

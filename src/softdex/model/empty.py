@@ -31,8 +31,10 @@ def why_empty(
 
 def _reason(model: Retriever, method: str, rules: Rules, like: Wanted, asked: Asked | None) -> str:
     if asked is not None and not len(asked.rows):
-        skipped = f"all {asked.given:,} users are unknown and were skipped"
-        return skipped if asked.given else "no user was asked about"
+        if not asked.given:
+            return "no user was asked about"
+        who = "the user is" if asked.given == 1 else f"all {asked.given:,} users are"
+        return f"{who} unknown and skipped"
     table, where = model.item_table, rules.where
     if table is not None and where is not None and not satisfying(table, where, method).any():
         return _unmatched(table, where, method)

@@ -44,8 +44,8 @@ def audit(
     chosen_by = [card.selected, *(origin["selected"] for origin in card.origins)]
     if holdout.card.sha256 and holdout.card.identity in chosen_by:
         notes.append(
-            "the epoch or the options of this model were chosen on these very targets, so its "
-            "metrics are too good; report those of a part that chose nothing"
+            "these very targets were valid= of this model, where epoch and options are chosen, so "
+            "its metrics are too good; report those of a part that chose nothing"
         )
     notes += _inherited(where, card, holdout, leak)
     split = card.split or {}
@@ -71,15 +71,15 @@ def check_origins(where: str, cards: Sequence[Card], valid: Holdout) -> None:
     _inherited(where, Card("").started_from(cards), valid, "refuse")
 
 
-def check_train(where: str, train: Interactions, valid: Holdout) -> None:
-    """Refuse a validation part whose targets are in the training log."""
-    if (valid.user_keys, valid.item_keys) != (train.users, train.items):
+def check_train(where: str, train: Interactions, part: Holdout, name: str = "valid") -> None:
+    """Refuse a holdout whose targets are in the training log; `name` is its part of the split."""
+    if (part.user_keys, part.item_keys) != (train.users, train.items):
         raise DataError(
-            f"{where}: the validation part is of another log (its users or items differ). Use the "
-            "train and valid of one split."
+            f"{where}: {name} is of another log than train (its users or items differ). Use the "
+            f"train and {name} of one split."
         )
-    advice = "Pass train and valid of one split."
-    audit(where, card_of("", {}, train), train.histories, valid, "refuse", advice)
+    advice = f"Pass train and {name} of one split."
+    audit(where, card_of("", {}, train), train.histories, part, "refuse", advice)
 
 
 def _inherited(where: str, card: Card, holdout: Holdout, leak: str) -> list[str]:

@@ -25,7 +25,11 @@ def items_in(file: Path) -> pa.ChunkedArray | pa.Table | list[str]:
     listed = _one_per_line(file, "item")
     if listed is not None:
         return listed
-    source = open_source(file, None, "utf-8")
+    return items_of(open_source(file, None, "utf-8"))
+
+
+def items_of(source: Source) -> pa.ChunkedArray | pa.Table:
+    """Return the items of a table, or users and items if it has a column of users."""
     item, user = find_key_column(source, "item", None), _found(source, "user")
     if user is None or user == item:
         return columns(source, "item")[0]

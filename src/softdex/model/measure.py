@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,13 +19,14 @@ from softdex.evaluate.evaluate import Search, check_rules, evaluate
 from softdex.evaluate.result import Result
 from softdex.index.contract import MAX_MEMORY, Filter, Index
 from softdex.machine import parse_bytes
-from softdex.model.asking import batch_size, events, query, whole
+from softdex.model.asking import batch_size, events, query, query_of, whole
 from softdex.model.honest import audit
 from softdex.solve.closed.fold_in import FoldIn
 
 if TYPE_CHECKING:
     from softdex.model.retriever import Retriever
 
+FEW = 8  # users whose scores of cold items are compared
 MOST_PLACES = 1000  # of a list that `evaluate` ranks, or as many as there are items
 
 
@@ -55,7 +57,23 @@ def evaluated(
         search, holdout, item_counts=model.item_counts, k=cutoffs, notes=notes,
         batch=batch_size(model.encoder, limit, longest), **rules,
     )  # fmt: skip
+    if holdout.candidates is not None and scores_alike(model, holdout):
+        note = (
+            "the model gives all cold items one score, so that their order, and every cold metric, "
+            "is that of their keys"
+        )
+        result = replace(result, notes=(*result.notes, note)).noted([note])
     return result.noted(ranked_by(model, holdout, by_history=by_history))
+
+
+def scores_alike(model: Retriever, holdout: Holdout) -> bool:
+    """Return whether the model gives all candidates of a holdout one score, for a few users."""
+    assert holdout.candidates is not None
+    part = holdout.take(np.flatnonzero(holdout.targets.lengths)[:FEW])
+    asked = query_of(model, part.users, part.history)
+    with torch.inference_mode():
+        scores = model.index.scorer(asked, torch.from_numpy(np.flatnonzero(holdout.candidates)))
+    return bool((scores == scores[:, :1]).all())
 
 
 def searcher(

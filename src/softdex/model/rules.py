@@ -14,12 +14,14 @@ import pyarrow as pa
 
 from softdex.data.arrow import NOT_CONVERTIBLE
 from softdex.data.keys import as_list, find
+from softdex.data.memory import collected
 from softdex.data.ragged import Ragged, group, offsets
+from softdex.data.roles import find_key_column
 from softdex.data.sources import open_source
-from softdex.errors import SoftdexError, first_few, in_number
+from softdex.errors import DataError, SoftdexError, first_few, in_number
 from softdex.messages import say
 from softdex.model.asking import Asked, is_list
-from softdex.model.key_files import columns
+from softdex.model.key_files import items_of
 
 if TYPE_CHECKING:
     from softdex.model.retriever import Retriever
@@ -78,8 +80,9 @@ def _read(model: Retriever, method: str, name: str, given: Any) -> np.ndarray | 
         return Listed(list(given), _lists(model, method, name, map(as_list, given.values())))
     table = _table(given)
     if table is not None:
-        users, items = columns(open_source(table, None, "utf-8"), "user", "item")
-        return Listed(users, _one_each(_rows(model, method, name, items)))
+        given = _items_of(table, method, name)
+    if isinstance(given, pa.Table):
+        return Listed(given["user"], _one_each(_rows(model, method, name, given["item"])))
     cells = as_list(given)
     single = isinstance(cells, np.ndarray) and not cells.ndim
     nested = [] if single else [is_list(cell) for cell in cells]
@@ -87,6 +90,7 @@ def _read(model: Retriever, method: str, name: str, given: Any) -> np.ndarray | 
         rows = _rows(model, method, name, cells)
         return rows[rows >= 0]
     if all(nested):
+        _refuse_index(given, method, name)
         return Listed(None, _lists(model, method, name, cells))
     raise SoftdexError(
         f"{method}: expected {name} as item keys, or per user as {{user: [item, ...]}}, as a table "
@@ -147,10 +151,35 @@ def _rows(model: Retriever, method: str, name: str, items: Any) -> np.ndarray:
 
 
 def _table(given: Any) -> pa.Table | None:
-    """Return a table that was given as pandas, polars or Arrow has it; None if it is no table."""
+    """Return a table that was given as pandas, polars, DuckDB or Arrow has it; None if it is no
+    table."""
     if isinstance(given, (list, tuple)):
         return None
     try:
-        return pa.table(given)
+        return pa.table(collected(given))
     except (*NOT_CONVERTIBLE, ValueError):
         return None
+
+
+def _items_of(table: pa.Table, method: str, name: str) -> pa.ChunkedArray | pa.Table:
+    source = open_source(table, None, "utf-8")
+    try:
+        find_key_column(source, "item", None)
+    except DataError:
+        raise DataError(
+            f"{method}: expected {name} as a table with a column of items, and one of users if it "
+            f"is per user, got the columns {first_few(table.column_names)}. Rename them user and "
+            "item."
+        ) from None
+    return items_of(source)
+
+
+def _refuse_index(lists: Any, method: str, name: str) -> None:
+    """Refuse a pandas Series of lists with an index of its own, which may hold the users."""
+    index = getattr(lists, "index", None)
+    if index is None or callable(index) or type(index).__name__ == "RangeIndex":
+        return
+    raise SoftdexError(
+        f"{method}: {name} is a Series of lists with an index of its own. Pass {name}.to_dict() if "
+        f"the index holds the users, {name}.tolist() if the lists are in the order of the users."
+    )

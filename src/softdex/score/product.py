@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 
 from softdex.encode.table import table_of
 from softdex.encode.version import version_of
+from softdex.errors import ShapeError
 from softdex.score.contract import Product, extended
 from softdex.shapes import FLOATS, MOST, Layout, Sizes, Tensors, moderate
 
@@ -39,7 +40,8 @@ class Dot(nn.Module):
         num_items: int | None = None,
     ) -> None:
         super().__init__()
-        self.items = table_of(items, num_items)
+        self.items = _table_of(items, num_items)
+        _check_offsets("bias", bias, len(self.items))
         learned = isinstance(bias, nn.Parameter)
         self.bias = None if bias is None else table_of(bias if learned else bias.reshape(-1, 1))
         self.num_items = len(self.items)
@@ -123,7 +125,8 @@ class Cosine(nn.Module):
         num_items: int | None = None,
     ) -> None:
         super().__init__()
-        self.items = table_of(items, num_items)
+        self.items = _table_of(items, num_items)
+        _check_offsets("prior", prior, len(self.items))
         _hold(self, "temperature", temperature)
         _hold(self, "prior", prior)
         self.num_items = len(self.items)
@@ -175,6 +178,23 @@ class Cosine(nn.Module):
         items = extended(self.items.weight, vectors, order)
         prior = None if self.prior is None else extended(self.prior.detach(), offsets, order)
         return type(self)(items, self.temperature.detach(), prior).eval()
+
+
+def _table_of(items: Tensor | nn.Module, num_items: int | None) -> Any:
+    """Return a table of item vectors; refuse tensors that hold none."""
+    if isinstance(items, Tensor) and (items.ndim != 2 or not items.is_floating_point()):
+        raise ShapeError(
+            f"item vectors: expected floats (I, D), got {items.dtype} {tuple(items.shape)}."
+        )
+    return table_of(items, num_items)
+
+
+def _check_offsets(name: str, offsets: Any, items: int) -> None:
+    """Refuse offsets that are not one number per item."""
+    if offsets is None or (isinstance(offsets, Tensor) and offsets.shape in ((items,), (items, 1))):
+        return
+    got = tuple(offsets.shape) if isinstance(offsets, Tensor) else type(offsets).__name__
+    raise ShapeError(f"{name}: expected a tensor or a Parameter ({items},), got {got}.")
 
 
 def _hold(module: nn.Module, name: str, tensor: Tensor | None) -> None:

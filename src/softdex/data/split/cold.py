@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from softdex.data.expect import expect
 from softdex.data.holdout import DROPPED, TEST, TRAIN, VALID, Split, assemble, join
 from softdex.data.interactions import Interactions
-from softdex.data.split.parts import check_ratios, clock, generator, in_shares
+from softdex.data.split.parts import Seed, check_ratios, checked, clock, generator, in_shares
 from softdex.errors import choose
 
 
+@checked
 def cold_items(
     log: Interactions,
     ratios: Sequence[float] = (0.8, 0.1, 0.1),
     *,
     order: str = "random",
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> Split:
     """Hold out whole items: none of their events is trained on.
 
@@ -35,7 +35,6 @@ def cold_items(
     Returns:
         `(train, valid, test)`; valid is None if there are two ratios.
     """
-    expect(Interactions, "split.cold_items", log)
     shares = check_ratios("cold_items", ratios)
     choose("split.cold_items", "order", order, ("random", "time"))
     role = in_shares(_in_order(log, order, seed), shares, log.num_items)

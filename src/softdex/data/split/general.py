@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from softdex.data.expect import expect
 from softdex.data.holdout import DROPPED, TEST, TRAIN, VALID, Split, assemble, join
 from softdex.data.interactions import Interactions
 from softdex.data.split.parts import (
+    Count,
+    Seed,
+    Share,
     check_ratios,
+    checked,
     clock,
     generator,
     order_key,
@@ -24,13 +27,14 @@ from softdex.errors import DataError, choose, did_you_mean
 from softdex.messages import say
 
 
+@checked
 def per_user(
     log: Interactions,
     ratios: Sequence[float] = (0.8, 0.1, 0.1),
     *,
-    seed: int = 0,
+    seed: Seed = 0,
     order: str = "random",
-    at_least: int = 1,
+    at_least: Count = 1,
 ) -> Split:
     """Split each user's events by ratio.
 
@@ -54,7 +58,6 @@ def per_user(
         >>> len(train), valid, test
         (24, Holdout(3 users with 3 targets, per_user), Holdout(3 users with 3 targets, per_user))
     """
-    expect(Interactions, "split.per_user", log)
     shares = check_ratios("per_user", ratios)
     rank, count = rank_per_user(log, order_key("per_user", log, order, seed))
     sizes = np.stack([np.floor(count * s + 1e-9).astype(np.int64) for s in shares[1:]])
@@ -69,7 +72,10 @@ def per_user(
     )
 
 
-def leave_last(log: Interactions, n: int = 1, *, valid: bool = True, order: str = "time") -> Split:
+@checked
+def leave_last(
+    log: Interactions, n: Count = 1, *, valid: bool = True, order: str = "time"
+) -> Split:
     """Hold out each user's last events: the last n for test, the n before them for validation.
 
     Users with too few events stay in train with all of them.
@@ -83,7 +89,6 @@ def leave_last(log: Interactions, n: int = 1, *, valid: bool = True, order: str 
     Returns:
         `(train, valid, test)`. The history at test includes the validation events.
     """
-    expect(Interactions, "split.leave_last", log)
     rank, count = rank_per_user(log, order_key("leave_last", log, order, 0))
     test = np.where(count > n, n, 0)
     before = np.where(count - test > n, n, 0) if valid else np.zeros_like(count)
@@ -92,12 +97,13 @@ def leave_last(log: Interactions, n: int = 1, *, valid: bool = True, order: str 
     return assemble(log, "leave_last", arguments, part, has_valid=valid, ordered=True)
 
 
+@checked
 def by_user(
     log: Interactions,
     ratios: Sequence[float] = (0.8, 0.1, 0.1),
     *,
-    seed: int = 0,
-    fold_in: float = 0.5,
+    seed: Seed = 0,
+    fold_in: Share = 0.5,
     order: str = "time",
 ) -> Split:
     """Hold out whole users: the first part of their events is history, the rest are targets.
@@ -114,7 +120,6 @@ def by_user(
     Returns:
         `(train, valid, test)`; valid is None if there are two ratios.
     """
-    expect(Interactions, "split.by_user", log)
     shares = check_ratios("by_user", ratios)
     rank, count = rank_per_user(log, order_key("by_user", log, order, seed))
     role = parts_of_users(log, shares, seed)
@@ -124,6 +129,7 @@ def by_user(
     return assemble(log, "by_user", arguments, part, has_valid=len(shares) == 3, whole_users=True)
 
 
+@checked
 def global_time(
     log: Interactions, ratios: Sequence[float] = (0.8, 0.1, 0.1), *, cold: str = "drop"
 ) -> Split:
@@ -138,7 +144,6 @@ def global_time(
         `(train, valid, test)`; valid is None if there are two ratios. The history at test
         includes the validation events.
     """
-    expect(Interactions, "split.global_time", log)
     choose("global_time", "rule for cold users", cold, ("drop", "keep"))
     shares = check_ratios("global_time", ratios)
     time = clock("global_time", log, "Without a clock use leave_last or per_user.")
@@ -155,7 +160,8 @@ def global_time(
     return assemble(log, "global_time", arguments, part, has_valid=len(cuts) == 2, ordered=True)
 
 
-def given(log: Interactions, column: str = "test", *, valid: float = 0.0, seed: int = 0) -> Split:
+@checked
+def given(log: Interactions, column: str = "test", *, valid: Share = 0.0, seed: Seed = 0) -> Split:
     """Use the split that comes with the data, in a column of the log.
 
     Args:
@@ -168,7 +174,6 @@ def given(log: Interactions, column: str = "test", *, valid: float = 0.0, seed: 
     Returns:
         `(train, valid, test)`; valid is None without validation events.
     """
-    expect(Interactions, "split.given", log)
     if column not in log.extra:
         raise DataError(
             f"split.given: the log carries no column {column!r}. "

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import signature
+from typing import Annotated, ParamSpec
 
 import numpy as np
 
-from softdex.data.holdout import TEST, TEST_INPUT, TRAIN, VALID, VALID_INPUT
+from softdex.data.expect import expect
+from softdex.data.holdout import TEST, TEST_INPUT, TRAIN, VALID, VALID_INPUT, Split
 from softdex.data.interactions import Interactions
 from softdex.errors import DataError, choose
+from softdex.options import at_least_0, check, from_0_to_1, kinds, positive
+
+P = ParamSpec("P")
+Seed = Annotated[int, at_least_0]
+Count = Annotated[int, positive]
+Share = Annotated[float, from_0_to_1]
+
+
+def checked(split: Callable[P, Split]) -> Callable[P, Split]:
+    """Let a split refuse what is no log, and arguments that its annotations do not take."""
+    where = f"split.{split.__name__}"
+
+    @wraps(split)
+    def called(*args: P.args, **given: P.kwargs) -> Split:
+        arguments = signature(split).bind(*args, **given).arguments
+        expect(Interactions, where, arguments.pop("log"))
+        check(where, kinds(split), arguments)
+        return split(*args, **given)
+
+    return called
 
 
 def check_ratios(where: str, ratios: Sequence[float]) -> list[float]:
@@ -23,8 +47,6 @@ def check_ratios(where: str, ratios: Sequence[float]) -> list[float]:
 
 def generator(seed: int) -> np.random.Generator:
     """The random generator of a split."""
-    if not isinstance(seed, int) or seed < 0:
-        raise DataError(f"split: expected a seed of at least 0, got {seed!r}.")
     return np.random.default_rng(seed)
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from softdex.data.expect import expect
 from softdex.data.holdout import DROPPED, TRAIN, Holdout, Split, assemble, join
 from softdex.data.interactions import Interactions
 from softdex.data.split.general import given, per_user
 from softdex.data.split.parts import (
+    Count,
+    Seed,
+    Share,
+    checked,
     generator,
     order_key,
     parts_by_rank,
@@ -19,10 +22,11 @@ from softdex.data.split.parts import (
     rank_per_user,
     with_inputs,
 )
-from softdex.errors import DataError
+from softdex.options import positive
 
 
-def lightgcn(log: Interactions, *, valid: float = 0.0, seed: int = 0) -> Split:
+@checked
+def lightgcn(log: Interactions, *, valid: Share = 0.0, seed: Seed = 0) -> Split:
     """Split as LightGCN and NGCF do: by the column `test` that ships with their data.
 
     Args:
@@ -33,7 +37,8 @@ def lightgcn(log: Interactions, *, valid: float = 0.0, seed: int = 0) -> Split:
     return _rename(given(log, "test", valid=valid, seed=seed), "lightgcn")
 
 
-def rg(log: Interactions, *, seed: int = 0) -> Split:
+@checked
+def rg(log: Interactions, *, seed: Seed = 0) -> Split:
     """Split as RG2 and RGx do: 80/10/10 per user at random; test masks train and validation.
 
     Args:
@@ -43,7 +48,10 @@ def rg(log: Interactions, *, seed: int = 0) -> Split:
     return _rename(per_user(log, (0.8, 0.1, 0.1), seed=seed), "rg")
 
 
-def fastvae(log: Interactions, *, seed: int = 0, max_users: int | None = 5000) -> Split:
+@checked
+def fastvae(
+    log: Interactions, *, seed: Seed = 0, max_users: Annotated[int | None, positive] = 5000
+) -> Split:
     """Split as FastVAE does: round(0.8 n) of a user's n events in train, the rest in test.
 
     Args:
@@ -51,8 +59,6 @@ def fastvae(log: Interactions, *, seed: int = 0, max_users: int | None = 5000) -
         seed: of the random order and of the choice of users.
         max_users: evaluate this many users at random; None evaluates all.
     """
-    if max_users is not None and max_users < 1:
-        raise DataError(f"split.fastvae: expected max_users of at least 1, got {max_users}.")
     split = _eighty_twenty(log, seed, "fastvae", {"max_users": max_users})
     users = np.flatnonzero(split.test.targets.lengths)
     if max_users is not None and len(users) > max_users:
@@ -61,7 +67,8 @@ def fastvae(log: Interactions, *, seed: int = 0, max_users: int | None = 5000) -
     return split
 
 
-def xir(log: Interactions, *, seed: int = 0) -> Split:
+@checked
+def xir(log: Interactions, *, seed: Seed = 0) -> Split:
     """Split as BIR and XIR do: 80/20 per user at random; users without a target count as 0.
 
     Args:
@@ -72,7 +79,8 @@ def xir(log: Interactions, *, seed: int = 0) -> Split:
     return _with_test(split, replace(split.test, conventions={"empty": "zero"}))
 
 
-def dtr(log: Interactions, *, seed: int = 0, min_events: int = 15, history: int = 69) -> Split:
+@checked
+def dtr(log: Interactions, *, seed: Seed = 0, min_events: Count = 15, history: Count = 69) -> Split:
     """Split as DTR does: 80/10/10 of the users; the second half of a held-out user are targets.
 
     The first halves are trained on too. Nothing is masked, and a repeated target counts each time.
@@ -83,7 +91,6 @@ def dtr(log: Interactions, *, seed: int = 0, min_events: int = 15, history: int 
         min_events: drop users with fewer events, and held-out users with a shorter first half.
         history: most recent items of the first half that the model sees.
     """
-    expect(Interactions, "split.dtr", log)
     enough = log.user_counts[log.user] >= min_events
     rank, count = rank_per_user(log, order_key("dtr", log, "time", seed))
     role = parts_of_users(log, [0.8, 0.1, 0.1], seed)
@@ -103,7 +110,6 @@ def dtr(log: Interactions, *, seed: int = 0, min_events: int = 15, history: int 
 
 
 def _eighty_twenty(log: Interactions, seed: int, name: str, arguments: dict[str, Any]) -> Split:
-    expect(Interactions, f"split.{name}", log)
     rank, count = rank_per_user(log, generator(seed).random(len(log)))
     test = count - np.rint(0.8 * count).astype(np.int64)
     part = parts_by_rank(log, rank, count, np.zeros_like(count), test)

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from softdex.data.card import Card
-from softdex.data.expect import expect
 from softdex.data.holdout import TEST, TRAIN, VALID, Holdout, Split, join
 from softdex.data.interactions import Interactions
 from softdex.data.ragged import Ragged, empty, group, offsets
 from softdex.data.split.parts import (
+    Count,
+    Seed,
     check_ratios,
+    checked,
     clock,
     generator,
     in_shares,
@@ -21,14 +23,15 @@ from softdex.data.split.parts import (
 from softdex.errors import DataError, choose, did_you_mean
 
 
+@checked
 def next_item(
     log: Interactions,
     ratios: Sequence[float] = (0.8, 0.1, 0.1),
     *,
     column: str | None = None,
     order: str = "time",
-    history: int = 50,
-    seed: int = 0,
+    history: Count = 50,
+    seed: Seed = 0,
 ) -> Split:
     """Hold out whole sessions; each prefix of a held-out session asks for its next click.
 
@@ -49,10 +52,7 @@ def next_item(
     Returns:
         `(train, valid, test)`; valid is None if nothing is held out for validation.
     """
-    expect(Interactions, "split.next_item", log)
     shares = check_ratios("next_item", ratios)
-    if history < 1:
-        raise DataError(f"split.next_item: expected a history of at least 1, got {history}.")
     arguments = {"ratios": list(ratios), "history": history, "seed": seed}
     if column is None:
         role = in_shares(_in_order(log, order, seed), shares, log.num_users)
