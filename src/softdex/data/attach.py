@@ -13,7 +13,7 @@ from softdex.data.arrow import combined
 from softdex.data.bad_rows import refuse_or_drop
 from softdex.data.interactions import Interactions
 from softdex.data.keys import Keys, convert, factorize, merge
-from softdex.data.movielens import with_genres, with_names
+from softdex.data.movielens import in_latin, with_genres, with_names
 from softdex.data.numbers import nulls
 from softdex.data.roles import WITH_ARTICLE, Column, find_key_column
 from softdex.data.sources import Source, open_source, with_layouts
@@ -39,7 +39,7 @@ def open_table(
             f"read: item_columns names {len(names)} columns ({first_few(names, 8)}), and "
             f"{opened.label} has {len(opened.names)}. Name each column once."
         )
-    plain = [layout.without_header() for layout in layouts]
+    plain = [in_latin(layout.without_header()) for layout in layouts]
     return with_layouts(opened, [replace(layout, names=names) for layout in plain])
 
 

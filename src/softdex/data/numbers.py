@@ -17,11 +17,14 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MICROSECOND = dt.timedelta(microseconds=1)
 NUMERIC_TYPES = (pa.int64(), pa.float64())  # text is cast to the first that fits
 DATE_TYPES = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
-DOTTED = (  # the day, the month and the year; Arrow wants two digits of each
+DOTTED = (  # the day, the month, the year and the hour; Arrow wants two digits of each
     (r"^\s*(\d)\.(\d\d?\.\d{4}\b)", r"0\1.\2"),
     (r"^\s*(\d\d)\.(\d)\.(\d{4}\b)", r"\1.0\2.\3"),
     (r"^\s*(\d\d)\.(\d\d)\.(\d{4}\b)", r"\3-\2-\1"),
+    (r"^(\d{4}-\d\d-\d\d),? +(\d\d?:)", r"\1 \2"),
+    (r"^(\d{4}-\d\d-\d\d) (\d:)", r"\1 0\2"),
 )
+SLASHED = r"^\s*(?P<first>\d\d?)/(?P<second>\d\d?)/(?P<year>\d{4}\b)"
 DECIMAL_COMMA = r"^\s*[-+]?\d*,\d+\s*$"
 THOUSANDS = r"^\s*[-+]?[1-9]\d{0,2},\d{3}\s*$"
 UNIX_TIMES = (631_152_000, 2_208_988_800)  # seconds: the years 1990 to 2039
@@ -50,6 +53,8 @@ def numbers(column: pa.ChunkedArray, what: str, *, dates: bool) -> tuple[np.ndar
     """
     column = unwrapped(column)
     absent = nulls(column)
+    if dates and _is_text(column):
+        _refuse_days_that_may_be_months(column, what)
     try:
         column = _as_numbers(column, dates)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -77,7 +82,9 @@ def is_time(name: str, column: pa.ChunkedArray) -> bool:
     types = pa.types
     if types.is_timestamp(cells.type) or types.is_date(cells.type):
         return True
-    if types.is_string(cells.type) or types.is_large_string(cells.type):
+    if _is_text(cells):
+        if pc.all(pc.match_substring_regex(cells, SLASHED)).as_py():
+            return True
         if _in_one_type(cells, NUMERIC_TYPES) is None:
             return not _as_dates(_as_iso(cells)).null_count
     elif not (types.is_integer(cells.type) or types.is_floating(cells.type)):
@@ -91,7 +98,7 @@ def is_time(name: str, column: pa.ChunkedArray) -> bool:
 
 def _as_numbers(column: pa.ChunkedArray, dates: bool) -> pa.ChunkedArray:
     kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if _is_text(column):
         return _parse_text(column, dates)
     if pa.types.is_floating(kind):
         return column
@@ -124,8 +131,33 @@ def _parse_text(column: pa.ChunkedArray, dates: bool) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(found, kind)])
 
 
+def _is_text(column: pa.ChunkedArray) -> bool:
+    return pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+
+
+def _days_first(column: pa.ChunkedArray) -> bool | None:
+    """Whether dates with slashes, as 22/09/1997, start with the day; None where none tells."""
+    parts = pc.extract_regex(column, SLASHED)
+    for place, answer in (("first", True), ("second", False)):
+        if (pc.max(pc.struct_field(parts, place).cast(pa.int64())).as_py() or 0) > 12:
+            return answer
+    return None
+
+
+def _refuse_days_that_may_be_months(column: pa.ChunkedArray, what: str) -> None:
+    slashed = column.filter(pc.match_substring_regex(column, SLASHED))
+    if len(slashed) and _days_first(slashed) is None:
+        raise DataError(
+            f"read: {what} has dates whose day and month cannot be told apart (e.g. "
+            f"{slashed[0].as_py()!r}). Write them as 1997-09-22 or 22.09.1997."
+        )
+
+
 def _as_iso(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Dates as 22.09.1997, with or without a time of day, as 1997-09-22."""
+    """Dates as 22.09.1997 or 22/09/1997, with or without a time of day, as 1997-09-22."""
+    if pc.any(pc.match_substring_regex(column, SLASHED)).as_py():
+        dotted = r"\1.\2.\3" if _days_first(column) else r"\2.\1.\3"
+        column = pc.replace_substring_regex(column, SLASHED, dotted)
     for pattern, iso in DOTTED:
         column = pc.replace_substring_regex(column, pattern, iso)
     return column
