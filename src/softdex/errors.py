@@ -45,9 +45,16 @@ def choose(where: str, what: str, value: str, known: Sequence[str]) -> str:
 
 
 def in_number(count: int, what: str) -> str:
-    """Return a plural noun, which may have words after it, in the number of a count."""
-    noun, *rest = what.split(" ", 1)
-    return " ".join([noun.removesuffix("s") if count == 1 else noun, *rest])
+    """Return a plural noun, which may have words around it, in the number of a count."""
+    words = what.split(" ")
+    place = next((i for i, word in enumerate(words) if word.endswith("s")), 0)
+    words[place] = words[place].removesuffix("s") if count == 1 else words[place]
+    return " ".join(words)
+
+
+def counted(count: int, what: str) -> str:
+    """Return a count with its noun: 1 user, 1,200 users."""
+    return f"{count:,} {in_number(count, what)}"
 
 
 def first_few(values: Iterable[object], most: int = 5) -> str:

@@ -47,8 +47,8 @@ def write_atomically(path: Path, fill: Callable[[Any], object]) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Let no other process or thread write a run into a folder meanwhile.
+def locked(folder: Path, where: str = "fit") -> Iterator[None]:
+    """Let no other process or thread write a run into a folder meanwhile; `where` is the caller.
 
     The lock ends with the process, however that ends. What is left empty is removed. A lock inside
     a lock on the same folder does nothing.
@@ -62,12 +62,12 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         handle = None if sys.platform == "win32" else os.open(folder, os.O_RDONLY)
     except FileExistsError:
-        raise SoftdexError(f"fit: {folder} is a file. Expected a folder for the run.") from None
+        raise SoftdexError(f"{where}: {folder} is a file. Expected a folder.") from None
     except (OSError, ValueError) as error:
-        raise SoftdexError(f"fit: cannot write into {folder} ({error}).") from None
+        raise SoftdexError(f"{where}: cannot write into {folder} ({_reason(error)}).") from None
     before = _HELD.set(held | {place})
     try:
-        _take(handle, folder)
+        _take(handle, folder, where)
         yield
     finally:
         _HELD.reset(before)
@@ -78,7 +78,7 @@ def locked(folder: Path) -> Iterator[None]:
                 empty.rmdir()
 
 
-def _take(handle: int | None, folder: Path) -> None:
+def _take(handle: int | None, folder: Path, where: str) -> None:
     """Lock a folder that is open; Windows, and a file system without locks, go without."""
     if sys.platform == "win32":
         return
@@ -87,8 +87,8 @@ def _take(handle: int | None, folder: Path) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise SoftdexError(
-            f"fit: another run is writing into {folder}. Wait until it ends, or choose another "
-            "folder."
+            f"{where}: another run is writing into {folder}. Wait until it ends, or choose "
+            "another folder."
         ) from None
     except OSError:
         pass
@@ -106,8 +106,7 @@ def check_file(path: Path, where: str) -> None:
             raise OSError(0, "it is a folder or a device")
         _try_folder(path.parent)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise ArtifactError(f"{where}: cannot write {path} ({reason}).") from None
+        raise ArtifactError(f"{where}: cannot write {path} ({_reason(error)}).") from None
 
 
 def check_folder(folder: Path, where: str) -> None:
@@ -115,7 +114,11 @@ def check_folder(folder: Path, where: str) -> None:
     try:
         _try_folder(folder)
     except (OSError, ValueError) as error:
-        raise SoftdexError(f"{where}: cannot write into {folder} ({error}).") from None
+        raise SoftdexError(f"{where}: cannot write into {folder} ({_reason(error)}).") from None
+
+
+def _reason(error: Exception) -> object:
+    return error.strerror if isinstance(error, OSError) and error.strerror else error
 
 
 def _try_folder(folder: Path) -> None:

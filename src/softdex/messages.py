@@ -1,7 +1,7 @@
 """Messages and progress: the `softdex` logger where logging is set up, else standard error.
 
 Messages are records of level INFO, epochs of level DEBUG. `quiet=` of `fit`, `tune` and `compare`
-leaves out both, `verbose=` prints both. Progress bars appear only on a terminal.
+leaves out both; with `verbose=` both are of level INFO. Progress bars appear only on a terminal.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ def say(line: str, level: int = logging.INFO, *, quiet: bool = False) -> None:
     """Log a line; print it on standard error where logging is not set up."""
     if quiet or (is_quiet() and level < logging.WARNING):
         return
+    if is_verbose():
+        level = max(level, logging.INFO)
     if LOGGER.hasHandlers():
         LOGGER.log(level, line)
-    elif level >= LEAST.get():
+    elif level >= max(LEAST.get(), LOGGER.level) and sys.stderr is not None:
         print(line, file=sys.stderr, flush=True)
 
 
@@ -110,7 +112,7 @@ def _say_where_compiled_code_is_kept() -> None:
 
 def has_bars() -> bool:
     """Whether progress is shown: on a terminal, unless quiet."""
-    return sys.stderr.isatty() and not is_quiet()
+    return sys.stderr is not None and sys.stderr.isatty() and not is_quiet()
 
 
 def _sentence(record: dict[str, Any]) -> str:

@@ -405,16 +405,17 @@ def test_compare_keeps_a_run_folder_per_recipe_and_goes_on_from_there(
     monkeypatch.setattr(run_file, "train_once", lambda *_, **__: pytest.fail("it trained"))
     assert softdex(*words).out == first.out
     mistake(softdex(*words, "--split", "per_user"), "comparison on other data or another split")
-    mistake(softdex(*words, "--out", "clicks.csv"), "cannot write clicks.csv/compare.json")
+    mistake(softdex(*words, "--out", "clicks.csv"), "compare: cannot write into clicks.csv (Not a")
 
 
-def test_compare_starts_no_recipe_once_its_budget_is_spent(softdex: Softdex) -> None:
+def test_compare_starts_no_recipe_once_its_budget_is_spent(softdex: Softdex, loud: None) -> None:
     words = ("compare", "clicks.csv", "--recipes", "popular,item_cf,rg2", "--k", "5", "--budget")
     done = softdex(*words, "0.000001s", "--report", "r.html")
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert lines[1].startswith("popular ")
     assert "item_cf: not trained (the budget was spent)" in lines
+    assert [line.partition(":")[0] for line in done.err.splitlines()][-2:] == ["item_cf", "rg2"]
     assert "rg2: not trained (the budget was spent)" in lines
     assert "item_cf" in Path("r.html").read_text()
     assert list(softdex(*words, "0.000001s", "--json").json()) == ["popular"]
@@ -752,6 +753,39 @@ def test_a_place_that_cannot_be_written_is_found_before_a_log_is_read(
         "fit: cannot write into r",
         "Permission denied",
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            "--report clicks.csv/r.html",
+            "compare: cannot write clicks.csv/r.html (Not a directory).",
+        ),
+        ("--report .", "compare: cannot write . (it is a folder or a device)."),
+        ("--out clicks.csv", "compare: cannot write into clicks.csv (Not a directory)."),
+    ],
+)
+def test_a_comparison_that_cannot_be_written_is_found_before_a_log_is_read(
+    options: str, words: str, softdex: Softdex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare_file = importlib.import_module("softdex.cli.compare")
+    monkeypatch.setattr(compare_file, "prepare", lambda *_: pytest.fail("it read"))
+    mistake(softdex("compare", "clicks.csv", "--recipes", "popular", *options.split()), words)
+    assert not Path("runs").exists()
+
+
+def test_an_interrupt_before_the_first_recipe_says_how_to_go_on(
+    softdex: Softdex, monkeypatch: pytest.MonkeyPatch, loud: None
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    run_file = importlib.import_module("softdex.compare.run")
+    monkeypatch.setattr(run_file, "train_once", interrupted)
+    done = softdex("compare", "clicks.csv", "--recipes", "rg2", "--k", "5")
+    assert (done.code, done.out) == (130, "")
+    assert done.err.endswith("stopped. The same command goes on.\n")
 
 
 def test_a_cut_off_beyond_the_catalogue_is_found_before_training(

@@ -8,6 +8,7 @@ import re
 import shlex
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,8 +17,9 @@ import pytest
 from typer.testing import CliRunner
 
 import softdex as sdx
+from marks import slow
 from softdex.cli.app import app
-from softdex.cli.demo import WORLD
+from softdex.cli.demo import WORLD, write_world
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -81,6 +83,22 @@ def run_line(line: str) -> None:
     assert result.exit_code == 0, f"{line}\n{result.output}\n{result.exception}"
     if "--json" in words:
         json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("page", "users"), [("closed-form", 1000), *slow(("sequences", 2000), ("trees", 2000))]
+)
+def test_the_first_example_of_the_page_is_above_popular_on_the_world_of_the_demo(
+    page: str, users: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_world(Path("demo"), users, items=1200, seed=0)
+    blocks = BLOCK.findall((ROOT / "docs" / f"{page}.md").read_text())
+    names: dict[str, Any] = {}
+    exec(next(code for kind, code in blocks if kind == "python"), names)
+    models = (names["model"], sdx.fit("popular", names["train"]))
+    own, popular = (model.evaluate(names["test"], k=20)["ndcg@20"] for model in models)
+    assert own > popular + 0.01
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import io
 import json
 import math
+import os
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -404,6 +406,19 @@ def test_what_is_in_the_folder_is_not_trained_again(
     again = sdx.compare(parts, NAMES, k=5, folder=tmp_path)
     assert str(again) == str(first)
     assert list(sdx.compare(parts, ["popular"], k=5, folder=tmp_path).results) == ["popular"]
+
+
+@pytest.mark.usefixtures("untrained")
+def test_a_folder_that_another_comparison_writes_into_is_refused(
+    parts: sdx.Split, tmp_path: Path
+) -> None:
+    words = f"^compare: another run is writing into {tmp_path}. Wait until it ends, or choose"
+    handle = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with pytest.raises(sdx.SoftdexError, match=words):
+        sdx.compare(parts, NAMES, k=5, folder=tmp_path)
+    os.close(handle)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_after_ctrl_c_the_same_call_trains_what_is_missing(

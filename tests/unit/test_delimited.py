@@ -386,7 +386,7 @@ def test_what_was_dropped_is_said(
     assert "dropped 2 bad lines" in said
     assert "expected 3 columns, got 1: line 3" in said
     assert "no value in column 'user': line 4" in said
-    assert "-> 1 rows, 1 users, 1 items" in said
+    assert "-> 1 row, 1 user, 1 item" in said
 
 
 def test_when_no_good_line_is_left_nothing_is_read(write: Write) -> None:

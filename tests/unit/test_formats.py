@@ -105,6 +105,19 @@ def test_a_damaged_zip_is_refused(tmp_path: Path, damage: slice) -> None:
     assert f"cannot read {path}" in refused(path)
 
 
+@pytest.mark.parametrize("pack", [gzip.compress, zstd, bz2.compress, lzma.compress])
+def test_what_is_compressed_in_a_zip_is_read(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    path = zipped(tmp_path / "log.zip", {"log.jsonl.gz": pack(LINES)})
+    assert rows(sdx.read(path)) == WANTED
+
+
+def test_a_zip_without_members_holds_no_table(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "log.zip", {})
+    assert refused(path) == f"read: {path} holds no table. It has no files."
+
+
 def test_a_zip_may_have_a_member_without_a_name(tmp_path: Path) -> None:
     path = zipped(tmp_path / "log.zip", {"log.csv": CSV})
     path.write_bytes(path.read_bytes().replace(b"log.csv", b"\0og.csv"))
@@ -128,14 +141,15 @@ def test_parquet_is_read_from_a_zip_too(tmp_path: Path) -> None:
         LINES.decode().replace("\n", "\r\n\r\n"),
         json.dumps(TABLE.to_pylist()),
         json.dumps(TABLE.to_pylist(), indent=2),
+        "\n \n" + json.dumps(TABLE.to_pylist()),
         '{"note": {"a": 1}, "item": 7, "user": "ann", "time": 1}\n'
         '{"user": "bob", "time": 2, "item": 9}',
     ],
 )
 def test_json_objects_are_rows(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "log.json"
-    path.write_text(text)
-    assert rows(sdx.read(path)) == WANTED
+    for path in (tmp_path / "log.json", tmp_path / "export"):
+        path.write_text(text)
+        assert rows(sdx.read(path)) == WANTED
 
 
 def test_bad_lines_of_json_are_named_and_dropped(tmp_path: Path) -> None:
@@ -202,15 +216,16 @@ def test_the_folders_of_a_partition_are_columns(tmp_path: Path, suffix: str) -> 
             path.write_text(f"user,item\n{user},7\n{user},8\n")
         else:
             path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
-    log = sdx.read(tmp_path / "log", keep="kind")
     day = 1_577_836_800_000_000
     after = day + 86_400_000_000
-    assert rows(log) == [
-        (2, 7, day, "web"),
-        (2, 8, day, "web"),
-        (1, 7, after, "a/b"),
-        (1, 8, after, "a/b"),
-    ]
+    for source in ("log", "log/*/*/*", "log/d*", "**/part-*"):
+        log = sdx.read(tmp_path / source, keep="kind")
+        assert rows(log) == [
+            (2, 7, day, "web"),
+            (2, 8, day, "web"),
+            (1, 7, after, "a/b"),
+            (1, 8, after, "a/b"),
+        ]
 
 
 def test_a_partition_may_be_the_user_and_the_default_one_is_null(tmp_path: Path) -> None:
@@ -251,6 +266,7 @@ def test_a_url_is_told_from_a_path(url: str) -> None:
         (["22.09.1997 21:57", "22.09.1997 21:58:03"], [874_965_420, 874_965_483]),
         (["22.09.1997", "1.2.1998"], [874_886_400, 886_291_200]),
         (["1.12.1997 21:57", None], [881_013_420, None]),
+        (["1.12.1997 9:57", "22.09.1997, 21:57"], [880_970_220, 874_965_420]),
     ],
 )
 def test_dates_with_dots_are_day_month_year(cells: list[str | None], seconds: list[Any]) -> None:
@@ -260,7 +276,27 @@ def test_dates_with_dots_are_day_month_year(cells: list[str | None], seconds: li
     assert log.time.tolist() == [s * 1_000_000 for s in seconds if s is not None]
 
 
-@pytest.mark.parametrize("cell", ["31.02.2020", "22.13.1997", "22.9.97", "22/31/1997"])
+@pytest.mark.parametrize(
+    "cells", [["22/09/1997 21:57", "3/10/1997 9:00"], ["9/22/1997 21:57", "10/3/1997 9:00"]]
+)
+def test_dates_with_slashes_are_read_where_a_day_beyond_12_tells_the_order(
+    cells: list[str],
+) -> None:
+    log = sdx.read({"user": [1, 2], "item": [1, 2], "when": cells})
+    assert log.time is not None
+    assert log.time.tolist() == [874_965_420_000_000, 875_869_200_000_000]
+
+
+def test_a_day_that_may_be_a_month_is_refused_rather_than_the_time_left_out() -> None:
+    source = {"user": [1, 2], "item": [1, 2], "when": ["03/04/1997", "05/06/1997"]}
+    assert refused(source) == (
+        "read: the time column 'when' has dates such as '03/04/1997', and no row tells whether "
+        "the day or the month comes first. Write them as 1997-09-22."
+    )
+    assert sdx.read(source, time=False).time is None
+
+
+@pytest.mark.parametrize("cell", ["31.02.2020", "22.13.1997", "22.9.97", "13/13/1997"])
 def test_dates_that_are_none_are_refused(cell: str) -> None:
     source = {"user": [1, 2], "item": [1, 2], "date": ["01.01.2020", cell]}
     assert f"is not a number or a date like the rest (e.g. {cell!r}): row 1" in refused(source)
@@ -294,6 +330,14 @@ def test_the_item_tables_of_movielens_are_known(
     assert table["title"].to_pylist() == ["Toy Story (1995)", "Café (1995)"]
     assert table["genres"].to_pylist() == [["Animation", "Children's", "Comedy"], ["unknown"]]
     assert table.num_columns == (5 if name == "u.item" else 2)
+
+
+def test_the_columns_of_a_known_table_may_be_named_too(tmp_path: Path) -> None:
+    (tmp_path / "movies.dat").write_text(MOVIES, encoding="latin-1")
+    names = ["item", "name", "kinds"]
+    log = sdx.read([(1, 2), (2, 1)], items=tmp_path / "movies.dat", item_columns=names)
+    assert log.item_table is not None
+    assert log.item_table["name"].to_pylist() == ["Toy Story (1995)", "Café (1995)"]
 
 
 def test_the_columns_of_an_item_table_without_header_are_named(tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ def test_describe_counts_keys_without_rows() -> None:
     [
         ({"time": [7, 7, 7, 7]}, "all times are equal"),
         ({"time": [2, 1, 3, 4]}, "rows are not in time order per user"),
-        ({"user": [1, 1, 2, 3]}, "2 users have one row"),
+        ({"user": [1, 1, 2, 3]}, "2 users with one row"),
         ({"user": ["1.0", "1.0", "2.0", "2.0"]}, "user ids look like floats (1.0)"),
         ({"item": [1.5, 2.5, 1.5, 2.5]}, "item ids look like floats (1.5)"),
         ({"item": ["a", "b", "a ", "b"]}, "some item ids start or end with a blank"),

@@ -85,6 +85,33 @@ def test_quiet_leaves_warnings_and_ends_with_its_context(said: Callable[[], list
     assert said() == ["a warning", "after it"]
 
 
+def test_verbose_records_epochs_where_logging_shows_messages(
+    parts: sdx.Split, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("SOFTDEX_QUIET")
+    with caplog.at_level(logging.INFO):
+        sdx.fit("ssm", parts.train, **SMALL, verbose=True)
+    assert any(line.startswith("training: epoch 1") for line in caplog.messages)
+
+
+def test_the_level_of_the_logger_holds_where_logging_is_not_set_up(
+    said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("softdex"), "level", logging.WARNING)
+    say("a message")
+    say("a warning", logging.WARNING)
+    assert said() == ["a warning"]
+
+
+def test_a_process_without_standard_error_says_nothing(
+    parts: sdx.Split, loud: None, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sys, "stderr", None)
+    sdx.fit("ssm", parts.train, **SMALL)
+    assert capsys.readouterr().out == ""
+
+
 def test_progress_bars_are_drawn_on_a_terminal_only(
     parts: sdx.Split, loud: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

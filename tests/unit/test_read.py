@@ -198,7 +198,7 @@ def test_what_was_found_is_said_on_standard_error(
     assert said.out == ""
     assert said.err == (
         "read a table: user=userId item=movieId time=ts (stars left out: 1 nulls) "
-        "-> 2 rows, 1 users, 2 items\n"
+        "-> 2 rows, 1 user, 2 items\n"
     )
     sdx.read(source, quiet=True)
     assert capsys.readouterr().err == ""
@@ -592,8 +592,8 @@ def test_items_of_the_table_without_events_are_items_of_the_log(
     events = [("ann", 7), ("bob", 3), ("ann", 3)]
     log = sdx.read(events, items={"item": ["5", "3", "x", "9"], "price": [5, 3, 0, 9]})
     said = capsys.readouterr().err
-    assert "1 items not in it, 2 more items without an event: log.compact() drops them" in said
-    assert "1 of its rows have no interaction and are left out -> 3 rows, 2 users, 4 items" in said
+    assert "1 item not in it, 2 more items without an event: log.compact() drops them" in said
+    assert "1 row without an interaction left out -> 3 rows, 2 users, 4 items" in said
     assert log.items.all().to_pylist() == [3, 5, 7, 9]
     assert log.item_counts.tolist() == [2, 0, 1, 0]
     assert log.items.take(log.item).to_pylist() == [7, 3, 3]
@@ -639,7 +639,7 @@ def test_keys_of_another_type_still_meet() -> None:
 def test_what_does_not_meet_is_counted(capsys: pytest.CaptureFixture[str], loud: None) -> None:
     sdx.read(LOG, items={"item": ["tea", "cup", "pot"], "price": [3, 1, 2]})
     said = capsys.readouterr().err
-    assert "items from a table (price), 1 items not in it, 2 more items without an event" in said
+    assert "items from a table (price), 1 item not in it, 2 more items without an event" in said
 
 
 @pytest.mark.parametrize(
@@ -718,7 +718,7 @@ def test_users_that_do_not_meet_are_counted(capsys: pytest.CaptureFixture[str], 
     table = {"user": ["ann", "cyd", "dan"], "age": [3, 1, 2]}
     sdx.read(LOG, users=table)
     alone = capsys.readouterr().err
-    words = "users from a table (age), 1 users not in it, 2 of its rows have no interaction"
+    words = "users from a table (age), 1 user not in it, 2 rows without an interaction"
     assert words in alone
     sdx.read(LOG, items=PRICES, users=table)
     assert f"drops them; {words}" in capsys.readouterr().err

@@ -429,7 +429,7 @@ def test_other_names_are_refused_before_any_work(
         ({"allow": {"cat": ["tea"]}}, "allow names no item for these users"),
         ({"allow": ["tea", "jam"]}, "the users have seen every item that is allowed; "
          "exclude_seen=False keeps seen items"),
-        ({"users": "zoe", "unknown": "skip"}, "the user is unknown and skipped"),
+        ({"users": "zoe", "unknown": "skip"}, "1 unknown user skipped, and none is left"),
     ],
 )  # fmt: skip
 def test_an_empty_answer_says_why_in_one_line(

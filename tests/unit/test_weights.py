@@ -28,8 +28,8 @@ def test_an_event_of_weight_0_is_left_out_with_its_keys_and_counted(
     assert rows(log) == [("ann", "jam", 2.0), ("ann", "tea", 3.0)]
     assert log.users.all().to_pylist() == ["ann"]
     assert capsys.readouterr().err == (
-        "read a table: user=user item=item weight=plays (1 rows of weight 0 left out) "
-        "-> 2 rows, 1 users, 2 items\n"
+        "read a table: user=user item=item weight=plays (1 row of weight 0 left out) "
+        "-> 2 rows, 1 user, 2 items\n"
     )
 
 

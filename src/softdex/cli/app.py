@@ -124,7 +124,7 @@ def main() -> None:
 
     before = signal.signal(signal.SIGTERM, terminate)
     try:
-        app()
+        app(prog_name="softdex")  # also as python -m softdex
     except (SoftdexError, MemoryError, OSError) as error:
         from rich.console import Console  # takes a while
 

@@ -16,9 +16,11 @@ from softdex.cli.run import summary
 from softdex.compare import Comparison, check_recipes
 from softdex.compare import compare as compare_recipes
 from softdex.errors import SoftdexError
-from softdex.files import save_text
+from softdex.files import check_file, check_folder, save_text
 from softdex.machine import parse_seconds
 from softdex.messages import METRIC, say
+
+STOPPED = "stopped. The same command goes on."
 
 
 @unfold
@@ -47,11 +49,18 @@ def compare(
         say(f"compare: {log.config} gives data, split and evaluate; recipes take their defaults")
     chosen = list(check_recipes(words(names, "--recipes"))) if names else None
     seconds = None if budget is None else parse_seconds("compare: budget", budget)
+    source = plan.get("data", {}).get("source")
+    folder = out or Path("runs") / f"compare-{_word(source or '')}"
+    check_folder(folder, "compare")
+    if report is not None:
+        check_file(report, "compare")
     whole, parts = prepare(plan)
-    source = plan["data"]["source"]
-    folder = out or Path("runs") / f"compare-{_word(source)}"
     rules = plan.get("evaluate", {})
-    found = compare_recipes(parts, chosen, budget=seconds, folder=folder, **rules)
+    try:
+        found = compare_recipes(parts, chosen, budget=seconds, folder=folder, **rules)
+    except KeyboardInterrupt:  # before the first recipe has finished
+        say(STOPPED)
+        raise
     for name in found.results:
         save_text(folder / name / CONFIG, to_toml(_plan(plan, found, name, folder / name)))
     if report is not None:
@@ -67,7 +76,7 @@ def compare(
 def finish(found: Comparison) -> None:
     """Exit with 130 after Ctrl-C; raise if a recipe failed."""
     if found.stopped == "interrupt":
-        say("stopped. The same command goes on.")
+        say(STOPPED)
         raise typer.Exit(130)
     if found.failed:
         why = "; ".join(f"{name} {found.missing[name]}" for name in found.failed)

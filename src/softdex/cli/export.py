@@ -9,6 +9,7 @@ import typer
 
 from softdex.cli.options import AsJson, Model
 from softdex.cli.output import print_json
+from softdex.errors import counted
 from softdex.files import check_file
 from softdex.model.export import key_file
 from softdex.model.saving import load
@@ -30,4 +31,4 @@ def export(
     if as_json:
         print_json({"out": str(faiss), "keys": str(keys), "items": count})
     else:
-        typer.echo(f"wrote {faiss} ({count:,} items) and {keys}")
+        typer.echo(f"wrote {faiss} ({counted(count, 'items')}) and {keys}")

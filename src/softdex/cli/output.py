@@ -10,6 +10,7 @@ import pyarrow as pa
 import typer
 from rich.console import Console
 
+from softdex.errors import counted
 from softdex.model.artifact import plain
 from softdex.table_files import save_table
 from softdex.tables import grid
@@ -43,7 +44,7 @@ def print_written(out: Path, rows: int, *, as_json: bool) -> None:
     if as_json:
         print_json({"out": str(out), "rows": rows})
     else:
-        typer.echo(f"wrote {out} ({rows:,} rows)")
+        typer.echo(f"wrote {out} ({counted(rows, 'rows')})")
 
 
 def _cell(value: Any) -> str:

@@ -18,6 +18,7 @@ speed       a million events on two cores, with the defaults (minutes: below an 
 new users   by recommend(history=...); encoder=mix: with this option
 cold items  by add_items. features=: without events, if fitted with this option; columns: the same,
             by the item table; few events: after their first ones
+GPU         training can use one; best: and should
 every option of a family: {families}
 softdex recipes NAME explains one. Without --recipe, `softdex fit LOG` takes {default}."""
 

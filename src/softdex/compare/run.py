@@ -6,6 +6,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -21,6 +22,7 @@ from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError, choose
 from softdex.evaluate.evaluate import check_rules
 from softdex.evaluate.result import Result
+from softdex.files import locked
 from softdex.fit import train_once
 from softdex.index.contract import MAX_MEMORY
 from softdex.machine import parse_seconds
@@ -74,7 +76,7 @@ def compare(
             is spent no further recipe starts; the first always does.
         folder: where models, checkpoints and seconds are kept as they come. The same call goes on
             where an earlier one was stopped, and with a larger budget where that one had ended.
-            None keeps models in memory.
+            A second comparison into it at the same time is refused. None keeps models in memory.
         k, index, empty, repeats, ideal, max_memory: as in `Retriever.evaluate`, on the test part.
         extra: called with each trained model and its result; returns further columns of the
             leaderboard.
@@ -95,13 +97,16 @@ def compare(
     if chosen is None:
         chosen = check_recipes(PORTFOLIO + ORDERED * (split.train.time is not None))
     everything = {n: catalogue.options(r) | given for n, (r, given) in chosen.items()}
-    store = Store(None if folder is None else Path(folder), split, everything)
-    found = Comparison(whole, split, {n: given for n, (_, given) in chosen.items()}, store)
-    with board(chosen) as shown:
-        found = replace(found, stopped=_train_all(found, chosen, limit, shown))
-        for name in found.options.keys() - {*store.trained(), *found.failed}:
-            shown.missing(name, found.missing[name])
-    return _report_all(found, rules, extra)
+    place = None if folder is None else Path(folder)
+    with nullcontext() if place is None else locked(place, "compare"):
+        store = Store(place, split, everything)
+        found = Comparison(whole, split, {n: given for n, (_, given) in chosen.items()}, store)
+        with board(chosen) as shown:
+            found = replace(found, stopped=_train_all(found, chosen, limit, shown))
+            for name, why in found.missing.items():
+                if name not in {*store.trained(), *found.failed}:
+                    shown.missing(name, why)
+        return _report_all(found, rules, extra)
 
 
 def check_recipes(recipes: Any) -> Chosen:

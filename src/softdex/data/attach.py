@@ -13,11 +13,11 @@ from softdex.data.arrow import combined
 from softdex.data.bad_rows import refuse_or_drop
 from softdex.data.interactions import Interactions
 from softdex.data.keys import Keys, convert, factorize, merge
-from softdex.data.movielens import with_genres, with_names
+from softdex.data.movielens import in_latin, with_genres, with_names
 from softdex.data.numbers import nulls
 from softdex.data.roles import WITH_ARTICLE, Column, find_key_column
 from softdex.data.sources import Source, open_source, with_layouts
-from softdex.errors import DataError, first_few
+from softdex.errors import DataError, counted, first_few
 
 
 def open_table(
@@ -39,7 +39,7 @@ def open_table(
             f"read: item_columns names {len(names)} columns ({first_few(names, 8)}), and "
             f"{opened.label} has {len(opened.names)}. Name each column once."
         )
-    plain = [layout.without_header() for layout in layouts]
+    plain = [in_latin(layout.without_header()) for layout in layouts]
     return with_layouts(opened, [replace(layout, names=names) for layout in plain])
 
 
@@ -98,11 +98,11 @@ def attach(
     columns = first_few(aligned.column_names, 8)
     note = " ".join([f"{what}s from {source.label} ({columns})", *notes])
     if without:
-        note += f", {without:,} {what}s not in it"
+        note += f", {counted(without, f'{what}s')} not in it"
     if cold:
-        note += f", {cold:,} more items without an event: log.compact() drops them"
+        note += f", {counted(cold, 'more items')} without an event: log.compact() drops them"
     if spare:
-        note += f", {spare:,} of its rows have no interaction and are left out"
+        note += f", {counted(spare, 'rows')} without an interaction left out"
     return replace(log, **{f"{what}_table": aligned}), note
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from softdex.data.delimited import explain
 from softdex.data.numbers import nulls, numbers
 from softdex.data.sources import Fetched, Source
-from softdex.errors import DataError
+from softdex.errors import DataError, counted
 
 FIX = (
     "Correct the source, drop such rows with bad_rows='drop', or leave an optional column out, "
@@ -95,5 +95,5 @@ def of_weight(weight: np.ndarray, label: str, column: str, notes: list[str]) -> 
             "each row as 1."
         )
     if not good.all():
-        notes.append(f"({int((~good).sum()):,} rows of weight 0 left out)")
+        notes.append(f"({counted(int((~good).sum()), 'rows')} of weight 0 left out)")
     return good

@@ -17,15 +17,15 @@ import pyarrow as pa
 from softdex.errors import DataError
 
 SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
-ZIP = b"PK\x03\x04"
+ZIP = (b"PK\x03\x04", b"PK\x05\x06")  # the second is one without members
 LONGEST_MAGIC = 6
 
 
-def _zstd(path: Path) -> Any:
-    return pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
+def _zstd(file: IO[bytes]) -> Any:
+    return pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")
 
 
-OPENERS: dict[bytes, Callable[[Path], Any]] = {  # by the first bytes of a file
+OPENERS: dict[bytes, Callable[[IO[bytes]], Any]] = {  # by the first bytes of a file
     b"\x1f\x8b": gzip.open,
     b"\x28\xb5\x2f\xfd": _zstd,
     b"BZh": bz2.open,
@@ -33,19 +33,26 @@ OPENERS: dict[bytes, Callable[[Path], Any]] = {  # by the first bytes of a file
 }
 
 
-def open_bytes(path: Path) -> IO[bytes]:
+@contextmanager
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     """Open a file, or a member of a zip, for reading, and decompress it if need be."""
-    archive = zip_above(path)
-    if archive is not None:
-        with zipfile.ZipFile(archive) as opened:
-            return opened.open(path.relative_to(archive).as_posix())
-    opener = _opener(path)
-    return opener(path) if opener else path.open("rb")
+    with _open(path) as file:
+        head = file.read(LONGEST_MAGIC)
+        file.seek(0)
+        opener = next((o for magic, o in OPENERS.items() if head.startswith(magic)), None)
+        if opener is None:
+            yield file
+            return
+        with opener(file) as unpacked:
+            yield unpacked
 
 
 def is_plain(path: Path) -> bool:
     """Whether the bytes of a file are on disk as they are."""
-    return zip_above(path) is None and _opener(path) is None
+    if zip_above(path) is not None:
+        return False
+    with _open(path) as file:
+        return not file.read(LONGEST_MAGIC).startswith(tuple(OPENERS))
 
 
 def zip_above(path: Path) -> Path | None:
@@ -58,7 +65,7 @@ def zip_above(path: Path) -> Path | None:
 def is_zip(path: Path) -> bool:
     """Whether a file starts as zips do."""
     with path.open("rb") as file:
-        return file.read(len(ZIP)) == ZIP
+        return file.read(LONGEST_MAGIC).startswith(ZIP)
 
 
 def members(archive: Path) -> list[str]:
@@ -67,10 +74,13 @@ def members(archive: Path) -> list[str]:
         return [name for name in opened.namelist() if not name.endswith("/")]
 
 
-def _opener(path: Path) -> Callable[[Path], Any] | None:
-    with path.open("rb") as file:
-        head = file.read(LONGEST_MAGIC)
-    return next((o for magic, o in OPENERS.items() if head.startswith(magic)), None)
+def _open(path: Path) -> IO[bytes]:
+    """Open a file, or a member of a zip, as it is stored."""
+    archive = zip_above(path)
+    if archive is None:
+        return path.open("rb")
+    with zipfile.ZipFile(archive) as opened:
+        return opened.open(path.relative_to(archive).as_posix())
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from softdex.data.keys import Keys
+from softdex.errors import counted
 from softdex.tables import Record
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def lint(log: Interactions) -> list[str]:
             found.append("rows are not in time order per user: histories are sorted by time")
     single = int((log.user_counts == 1).sum())
     if single:
-        found.append(f"{single:,} users have one row: nothing of theirs can be held out")
+        found.append(f"{counted(single, 'users')} with one row: nothing of theirs can be held out")
     for name, keys in (("user", log.users), ("item", log.items)):
         if _looks_like_floats(keys):
             found.append(

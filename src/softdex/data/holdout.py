@@ -19,7 +19,7 @@ from softdex.data.fingerprint import Coded, fingerprint, key_hashes
 from softdex.data.interactions import Interactions
 from softdex.data.keys import Keys
 from softdex.data.ragged import Ragged, among, group
-from softdex.errors import DataError
+from softdex.errors import DataError, counted
 from softdex.messages import say
 
 TRAIN, VALID, TEST, VALID_INPUT, TEST_INPUT, DROPPED = range(6)
@@ -54,8 +54,10 @@ class Holdout:
     candidates: np.ndarray | None = None
 
     def __repr__(self) -> str:
-        asked = self.num_asked
-        return f"Holdout({asked:,} users with {len(self.targets.ids):,} targets, {self.card.name})"
+        asked = counted(self.num_asked, "users")
+        return (
+            f"Holdout({asked} with {counted(len(self.targets.ids), 'targets')}, {self.card.name})"
+        )
 
     def __len__(self) -> int:
         return len(self.users)

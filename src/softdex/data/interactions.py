@@ -17,7 +17,7 @@ from softdex.data.card import Card
 from softdex.data.fingerprint import Coded, fingerprint, key_hashes
 from softdex.data.keys import Keys
 from softdex.data.ragged import Ragged, group
-from softdex.errors import DataError, choose
+from softdex.errors import DataError, choose, counted
 from softdex.tables import Record
 
 
@@ -68,9 +68,8 @@ class Interactions:
         return len(self.user)
 
     def __repr__(self) -> str:
-        return (
-            f"Interactions({len(self):,} rows, {self.num_users:,} users, {self.num_items:,} items)"
-        )
+        users, items = counted(self.num_users, "users"), counted(self.num_items, "items")
+        return f"Interactions({counted(len(self), 'rows')}, {users}, {items})"
 
     @property
     def num_users(self) -> int:

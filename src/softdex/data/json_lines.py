@@ -77,6 +77,8 @@ def is_json(path: Path) -> bool:
         return True
     with readable(path), open_bytes(path) as file:
         head = file.read(1 << 16).lstrip(b"\xef\xbb\xbf \r\n")
+    if head.startswith(b"["):
+        return head[1:].lstrip(b" \r\n\t").startswith(b"{")
     return head.startswith(b"{") and isinstance(_parsed(head.split(b"\n")[0]), dict)
 
 
@@ -100,8 +102,8 @@ def objects(path: Path, encoding: str) -> Iterator[tuple[int, dict[str, Any] | N
     with readable(path, encoding), open_bytes(path) as file:
         text = io.TextIOWrapper(file, encoding=encoding, errors="surrogateescape")
         numbered = ((number, line) for number, line in enumerate(text, 1) if line.strip())
-        for number, line in numbered:
-            if number == 1 and line.lstrip().startswith("["):
+        for place, (number, line) in enumerate(numbered):
+            if place == 0 and line.lstrip().startswith("["):
                 whole = _parsed(line + text.read())
                 yield from enumerate(map(_object, whole if isinstance(whole, list) else [None]), 1)
                 return

@@ -28,13 +28,20 @@ def with_names(layout: Layout) -> Layout:
     names = COLUMNS.get(layout.path.name, [])
     if layout.has_header or len(layout.names) != len(names):
         return layout
+    return replace(in_latin(layout), names=names)
+
+
+def in_latin(layout: Layout) -> Layout:
+    """The layout of a MovieLens item table with its encoding; any other as it is."""
+    if layout.path.name not in COLUMNS:
+        return layout
     with readable(layout.path), open_bytes(layout.path) as file:
         content = file.read()
     try:
         content.decode(layout.encoding)
-        return replace(layout, names=names)
+        return layout
     except UnicodeDecodeError:  # all but the largest are so
-        return replace(layout, names=names, encoding="latin-1")
+        return replace(layout, encoding="latin-1")
 
 
 def with_genres(label: str, table: pa.Table) -> pa.Table:

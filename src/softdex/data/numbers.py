@@ -17,10 +17,11 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MICROSECOND = dt.timedelta(microseconds=1)
 NUMERIC_TYPES = (pa.int64(), pa.float64())  # text is cast to the first that fits
 DATE_TYPES = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
-DOTTED = (  # the day, the month and the year; Arrow wants two digits of each
+DOTTED = (  # the day, the month, the year and the hour; Arrow wants two digits of each
     (r"^\s*(\d)\.(\d\d?\.\d{4}\b)", r"0\1.\2"),
     (r"^\s*(\d\d)\.(\d)\.(\d{4}\b)", r"\1.0\2.\3"),
     (r"^\s*(\d\d)\.(\d\d)\.(\d{4}\b)", r"\3-\2-\1"),
+    (r"^(\d{4}-\d\d-\d\d),? +(\d\d?:)", r"\1 \2"),
 )
 SLASHED = r"^\s*(?P<first>\d\d?)/(?P<second>\d\d?)/(?P<year>\d{4})\b"
 YEAR_FIRST = r"^\s*(\d{4})/(\d\d?)/(\d\d?)\b"

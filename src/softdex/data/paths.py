@@ -53,7 +53,7 @@ def places_of(source: str | os.PathLike[str]) -> list[Place]:
     if any(c in str(path) for c in "*?["):
         matches = sorted(glob.glob(str(path), recursive=True))
         if matches:
-            return [place for match in matches for place in places_of(match)]
+            return [place for match in matches for place in _matched(match, path)]
         raise DataError(f"read: nothing matches {path}. Is the folder right?")
     raise DataError(_missing(path))
 
@@ -93,11 +93,29 @@ def _in_folder(folder: Path) -> list[Place]:
     return found
 
 
+def _matched(match: str, pattern: Path) -> list[Place]:
+    """The tables in what a glob matches; folders from its first wildcard on may be partitions."""
+    fixed = next(i for i, part in enumerate(pattern.parts) if any(c in part for c in "*?["))
+    folders = Path(match).parts[fixed:-1] if Path(match).is_file() else Path(match).parts[fixed:]
+    above: dict[str, str | None] = {}
+    for folder in folders:
+        above |= _partition(folder)
+    return [Place(p.path, above | p.constants) for p in places_of(match)]
+
+
+def _partition(folder: str) -> dict[str, str | None]:
+    """The column of a folder called `column=value`, and its value."""
+    name, equals, value = folder.partition("=")
+    if not (name and equals) or name[0] in "._":
+        return {}
+    return {unquote(name): None if value == NO_VALUE else unquote(value)}
+
+
 def _in_partition(folder: Path, above: dict[str, str | None]) -> list[Place]:
-    name, equals, value = folder.name.partition("=")
-    if not (name and equals and folder.is_dir()) or name[0] in "._":
+    column = _partition(folder.name)
+    if not column or not folder.is_dir():
         return []
-    constants = above | {unquote(name): None if value == NO_VALUE else unquote(value)}
+    constants = above | column
     inside = sorted(folder.iterdir())
     found = [Place(p, constants) for p in inside if p.is_file() and _is_table(p.name)]
     return found + [place for p in inside for place in _in_partition(p, constants)]

@@ -17,7 +17,7 @@ from softdex.data.keys import factorize, range_keys
 from softdex.data.numbers import nulls
 from softdex.data.roles import Column, find_columns, find_flags, first_line_as_data
 from softdex.data.sources import Source, open_source
-from softdex.errors import DataError, choose, first_few
+from softdex.errors import DataError, choose, counted, first_few
 from softdex.messages import say
 
 
@@ -104,8 +104,9 @@ def read(
             opened = open_table(table, separator, encoding, names[what])
             log, note = attach(log, what, opened, column, bad_rows)
             found += f"; {note}"
-    size = f"{len(log):,} rows, {log.num_users:,} users, {log.num_items:,} items"
-    say(f"read {found} -> {size}", quiet=quiet)
+    size = {"rows": len(log), "users": log.num_users, "items": log.num_items}
+    shown = ", ".join(counted(count, what) for what, count in size.items())
+    say(f"read {found} -> {shown}", quiet=quiet)
     return log
 
 

@@ -15,7 +15,7 @@ from softdex.data.arrow import to_pandas
 from softdex.data.card import Card
 from softdex.data.expect import expect
 from softdex.data.keys import Keys
-from softdex.errors import SoftdexError, UnknownName, choose, did_you_mean
+from softdex.errors import SoftdexError, UnknownName, choose, counted, did_you_mean
 from softdex.evaluate.metrics import METRICS
 from softdex.tables import Rows, render
 
@@ -91,7 +91,7 @@ class Result(Mapping[str, float]):
         header = ["", *(f"@{k}" for k in self.cutoffs)]
         lines = [[name, *(self.shown(f"{name}@{k}") for k in self.cutoffs)] for name in names]
         rows, count = len(self.users), self._asked[1]
-        who = f"{count:,} users" if count == rows else f"{count:,} users asked {rows:,} times"
+        who = counted(count, "users") + (f" asked {rows:,} times" if count != rows else "")
         title = f"{who}, {self.card.name} split {self.card.sha256[:8]}"
         return "\n".join([render(title, header, lines), *(f"note: {note}" for note in self.notes)])
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from softdex.data.keys import as_list
-from softdex.errors import did_you_mean
+from softdex.errors import counted, did_you_mean
 from softdex.model.filter import satisfying
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ def _reason(model: Retriever, method: str, rules: Rules, like: Wanted, asked: As
     if asked is not None and not len(asked.rows):
         if not asked.given:
             return "no user was asked about"
-        who = "the user is" if asked.given == 1 else f"all {asked.given:,} users are"
-        return f"{who} unknown and skipped"
+        return f"{counted(asked.given, 'unknown users')} skipped, and none is left"
     table, where = model.item_table, rules.where
     if table is not None and where is not None and not satisfying(table, where, method).any():
         return _unmatched(table, where, method)

@@ -16,7 +16,7 @@ from softdex.data.keys import Keys
 from softdex.data.ragged import Ragged
 from softdex.encode.contract import Encoder
 from softdex.encode.features.tower import Tower
-from softdex.errors import DataError
+from softdex.errors import DataError, counted
 from softdex.evaluate.result import Result
 from softdex.index.contract import MAX_MEMORY, Filter, Index
 from softdex.machine import parse_bytes
@@ -76,7 +76,8 @@ class Retriever:
         return self.card.options
 
     def __repr__(self) -> str:
-        return f"Retriever({self.recipe}, {len(self.users):,} users, {len(self.items):,} items)"
+        users, items = counted(len(self.users), "users"), counted(len(self.items), "items")
+        return f"Retriever({self.recipe}, {users}, {items})"
 
     # recommend -----------------------------------------------------------------------------------
 
