@@ -16,7 +16,7 @@ from softdex.cli.run import summary
 from softdex.compare import Comparison, check_recipes
 from softdex.compare import compare as compare_recipes
 from softdex.errors import SoftdexError
-from softdex.files import save_text
+from softdex.files import check_file, save_text
 from softdex.machine import parse_seconds
 from softdex.messages import METRIC, say
 
@@ -47,6 +47,8 @@ def compare(
         say(f"compare: {log.config} gives data, split and evaluate; recipes take their defaults")
     chosen = list(check_recipes(words(names, "--recipes"))) if names else None
     seconds = None if budget is None else parse_seconds("compare: budget", budget)
+    if report is not None:
+        check_file(report, "compare")
     whole, parts = prepare(plan)
     source = plan["data"]["source"]
     folder = out or Path("runs") / f"compare-{_word(source)}"

@@ -56,14 +56,15 @@ def _fit(plan: Plan, out: Path, *, force: bool, resume: bool) -> tuple[Retriever
         if not (resume and stopped):
             save_text(out / CONFIG, to_toml(plan))
         model = _train(plan, train, valid, out, resume=resume)
+        say(f"trained {name} in {time.perf_counter() - began:.1f} s")
+        model.save(out / MODEL_FILE)  # from here on no error loses the training
     except BaseException as error:
         if not (out / CHECKPOINT).exists():  # nothing to resume: leave the folder as it was
             _put_back(out, before)
         elif isinstance(error, KeyboardInterrupt):
             say(f"stopped. Resume with: softdex fit --out {out} --resume")
         raise
-    say(f"trained {name} in {time.perf_counter() - began:.1f} s")
-    model.save(out / MODEL_FILE)  # from here on no error loses the training
+    (out / METRICS).unlink(missing_ok=True)  # of the model before
     result = model.evaluate(test, **plan.get("evaluate", {}))
     model.card = model.card.measured("test", result)
     model.save(out / MODEL_FILE)
