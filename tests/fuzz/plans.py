@@ -53,6 +53,11 @@ def plan(draw: Random) -> dict[str, dict[str, str]]:
     }
 
 
+def warm() -> None:
+    """Prepare the folder."""
+    commands.prepared()
+
+
 def hostile_values(seed: int, folder: Path) -> str:
     """A plan with further entries and other values, mostly of the right type."""
     draw = Random(seed)
