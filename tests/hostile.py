@@ -1,12 +1,14 @@
-"""Take artifacts apart, change them and seal them again, as an attacker would."""
+"""Take artifacts apart, change them and seal them again, as an attacker would; fill the disk."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
+import resource
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +80,14 @@ def arrow_file(table: pa.Table, **options: Any) -> bytes:
     with pa.ipc.new_file(out, table.schema, options=settings) as writer:
         writer.write_table(table)
     return out.getvalue()
+
+
+@contextmanager
+def small_disk(size: int) -> Iterator[None]:
+    """No file can grow beyond so many bytes: the system itself refuses to write on."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

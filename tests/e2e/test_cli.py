@@ -20,6 +20,7 @@ import pytest
 import torch
 
 import softdex as sdx
+from hostile import small_disk
 from softdex.cli import app as cli
 from softdex.cli import run
 from softdex.cli.demo import RELATIVES, TREES
@@ -707,6 +708,28 @@ def test_a_stopped_run_is_not_lost_to_a_mistake(softdex: Softdex, options: str, 
     assert not list(Path("r").glob("checkpoint*"))
 
 
+def test_a_model_that_does_not_fit_on_the_disk_leaves_the_folder_as_it_was(
+    softdex: Softdex,
+) -> None:
+    softdex("fit", "clicks.csv", "-r", "popular", "--out", "r")
+    before = {path.name: path.read_bytes() for path in Path("r").iterdir()}
+    with small_disk(2000):
+        done = softdex("fit", "clicks.csv", "-r", "item_cf", "--out", "r", "--force")
+    mistake(done, "save: cannot write r/model.sdx (File too large).")
+    assert {path.name: path.read_bytes() for path in Path("r").iterdir()} == before
+
+
+def test_figures_of_a_model_that_was_replaced_do_not_stay(
+    softdex: Softdex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    softdex("fit", "clicks.csv", "-r", "popular", "--out", "r")
+    monkeypatch.setattr("softdex.cli.run.summary", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        softdex("fit", "clicks.csv", "-r", "item_cf", "--out", "r", "--force")
+    assert sdx.load("r").recipe == "item_cf"
+    assert not Path("r/metrics.json").exists()
+
+
 @pytest.mark.usefixtures("loud")
 def test_options_of_the_app_work_before_and_after_the_command(softdex: Softdex) -> None:
     before = torch.get_num_threads()
@@ -794,6 +817,15 @@ def test_a_cut_off_beyond_the_catalogue_is_found_before_training(
     monkeypatch.setattr("softdex.cli.run.train_model", lambda *_, **__: pytest.fail("it trained"))
     done = softdex("fit", "clicks.csv", "-r", "popular", "--k", "100000", "--out", "r")
     mistake(done, "evaluate: expected k of at most 1,000, got 100,000.")
+    assert not Path("r").exists()
+
+
+def test_a_report_that_cannot_be_written_is_found_before_training(
+    softdex: Softdex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("softdex.cli.compare.compare_recipes", lambda *_, **__: pytest.fail("no"))
+    done = softdex("compare", "clicks.csv", "--report", ".", "--out", "r")
+    mistake(done, "compare: cannot write . (it is a folder or a device).")
     assert not Path("r").exists()
 
 

@@ -1,4 +1,5 @@
-"""Command lines: right and wrong ones of every command, on a small log and its models."""
+"""Command lines: right and wrong ones of every command, on a small log and its models; on a full
+disk, and stopped while they work."""
 
 from __future__ import annotations
 
@@ -8,15 +9,22 @@ import io
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+import tomllib
+from collections.abc import Callable, Collection
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
 import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+from harness import Partial
 
 import softdex as sdx
+from hostile import small_disk
 from softdex.cli import main
 from softdex.cli.app import COMMANDS, load
 
@@ -121,6 +129,38 @@ def line(draw: Random) -> list[str]:
     return [name, *words]
 
 
+def checked(words: list[str], code: int, before: dict[str, bytes], after: dict[str, bytes]) -> None:
+    """Refuse a file that is there in part; what is refused must leave the folder as it was."""
+    names = sorted(name for name in after if after[name] != before.get(name))
+    if code == 2 and after != before:
+        raise Partial(f"{words} changed {names}, removed {before.keys() - after.keys()}")
+    whole(names)
+
+
+def whole(names: Collection[str]) -> None:
+    """Read files that were written, each in the format of its name."""
+    read: dict[str, Callable[[Path], object]] = {
+        ".sdx": sdx.load,
+        ".json": lambda path: json.loads(path.read_text()),
+        ".jsonl": lambda path: list(map(json.loads, path.read_text().splitlines())),
+        ".toml": lambda path: tomllib.loads(path.read_text()),
+        ".csv": pacsv.read_csv,
+        ".gz": pacsv.read_csv,
+        ".parquet": pq.read_table,
+        ".arrow": lambda path: pa.ipc.open_file(path).read_all(),
+        ".html": lambda path: path.read_text().rstrip().endswith("</html>") or 1 / 0,
+    }
+    for name in names:
+        path = Path(name)
+        if path.suffix == ".part":
+            raise Partial(f"{name} is left")
+        if path.suffix in read:
+            try:
+                read[path.suffix](path)
+            except Exception as error:
+                raise Partial(f"{name} is not whole: {error!r}") from None
+
+
 def commands(seed: int, folder: Path) -> str:
     """One command line; a refused one leaves the folder as it was."""
     draw = Random(seed)
@@ -131,14 +171,113 @@ def commands(seed: int, folder: Path) -> str:
     with contextlib.chdir(place):
         os.environ["COLUMNS"] = "200"
         code, said = call(words)
-        after = files(place)
-    assert not [name for name in after if name.endswith(".part")], words
-    if code == 2:
-        assert after == before, (words, said, sorted(after.keys() ^ before.keys()))
-    for name in after.keys() - before.keys():
-        if name.endswith(".sdx"):
-            sdx.load(place / name)
+        checked(words, code, before, files(Path()))
     return outcome(code, said)
 
 
-KINDS: dict[str, Callable[[int, Path], str]] = {"commands": commands}
+WRITING = [
+    ["fit", "log.csv", "--force", "--out", "model", "-r", "popular"],
+    ["fit", "log.csv", "--force", "--out", "model", "-r", "item_cf", "-o", "neighbours=3"],
+    ["fit", "log.csv", "--out", "new", "-r", "rg2", "-o", "dim=4", "-o", "epochs=2"],
+    ["fit", "log.csv", "--out", "new", "-r", "ssm", "-o", "dim=4", "-o", "epochs=9",
+     "-o", "patience=0", "-o", "batch_size=16", "-o", "negatives=5"],
+    ["fit", "log.csv", "--out", "new", "-r", "dtr", "-o", "dim=4", "-o", "epochs=2",
+     "-o", "beam=5", "-o", "leaves=random", "-o", "max_history=5"],
+    ["fit", "--config", "plan.toml", "--out", "new"],
+    *(["recommend", "model", "--all", "--k", "20", "--out", f"old.{name}"]
+      for name in ("csv", "parquet", "arrow", "jsonl", "csv.gz")),
+    ["similar", "model", "--item", "i01", "--out", "old.csv"],
+    ["compare", "log.csv", "--recipes", "popular,item_cf", "--out", "all", "--report", "old.html"],
+]  # fmt: skip
+
+
+def warm() -> None:
+    """Prepare the folder, and write all once: the first time, code is compiled for a while."""
+    with tempfile.TemporaryDirectory() as folder:
+        old(Path(folder) / "place")
+        for words in WRITING:
+            shutil.rmtree(Path(folder) / "place" / "new", ignore_errors=True)
+            with contextlib.chdir(Path(folder) / "place"):
+                code, said = call(words)
+            assert code == 0, said
+
+
+def old(place: Path) -> dict[str, bytes]:
+    """A copy of the prepared folder with outputs of an earlier run; its files."""
+    shutil.copytree(prepared(), place)
+    for name in ("csv", "parquet", "arrow", "jsonl", "csv.gz", "html"):
+        (place / f"old.{name}").write_text("as it was")
+    return files(place)
+
+
+def full_disk(seed: int, folder: Path) -> str:
+    """A command that writes, where no file can grow beyond some size."""
+    draw = Random(seed)
+    words = draw.choice(WRITING)
+    before = old(folder / "place")
+    size = draw.choice([0, 1, 100, 1000, 3000, 10_000, draw.randrange(20_000)])
+    with contextlib.chdir(folder / "place"):
+        with small_disk(size):
+            code, said = call(words)
+        after = files(Path())
+        whole([name for name in after if name not in before])
+        if code == 2:
+            changed = {name for name in before if after.get(name) != before[name]}
+            if words[0] == "compare" and "old.html" in changed:  # reports the recipe that failed
+                whole(["old.html"])
+                changed.remove("old.html")
+            own = {"model/config.toml", "model/metrics.json", "model/model.sdx"}
+            if changed and (changed != own or "model/metrics.json" in after):
+                raise Partial(f"{words} changed {changed}")
+        else:
+            checked(words, code, before, after)
+    return outcome(code, said)
+
+
+def stopped(seed: int, folder: Path) -> str:
+    """A command that writes, stopped by SIGTERM or Ctrl-C at any moment, and given again."""
+    draw = Random(seed)
+    words = draw.choice(WRITING)
+    before = old(folder / "place")
+    sent = draw.choice([signal.SIGTERM, signal.SIGINT])
+    report = folder / "report.json"
+    with contextlib.chdir(folder / "place"):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                report.with_suffix(".began").touch()
+                report.write_text(json.dumps(call(words)))
+            except KeyboardInterrupt:  # outside of the command
+                os._exit(0)
+            finally:
+                os._exit(0 if report.exists() else 3)
+        while not report.with_suffix(".began").exists():
+            time.sleep(1e-4)
+        time.sleep(draw.choice([0.003, 0.03, 0.3]) * draw.random())
+        os.kill(pid, sent)
+        _, status = os.waitpid(pid, 0)
+        after = files(Path())
+        whole([name for name in after if after[name] != before.get(name)])
+        if status == sent or not report.exists():
+            assert status in (0, sent), f"ended with {status}"
+            return "done"  # before or after the command
+        code, said = json.loads(report.read_text())
+        assert code in (0, 2, 130, 143), (code, said)
+        assert "Traceback" not in said.partition("Exception ignored in")[0], said
+        again = words
+        if (Path("new") / "checkpoint.safetensors").exists():
+            again = ["fit", "--out", "new", "--resume"]
+        elif words[0] == "fit":
+            again = [*words, "--force"]
+        code, said = call(again)
+        assert code == 0, (again, said)
+        whole([name for name, raw in files(Path()).items() if raw != before.get(name)])
+    return "done"
+
+
+KINDS: dict[str, Callable[[int, Path], str]] = {
+    "commands": commands,
+    "full_disk": full_disk,
+    "stopped": stopped,
+}

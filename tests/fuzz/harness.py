@@ -2,8 +2,9 @@
 
 A fuzzer is a file beside this one with `KINDS: dict[str, Attempt]`. An attempt makes the input of
 its seed inside the folder it is given (empty, its own), tries it, and returns "done" or "refused"
-(a SoftdexError). It raises AssertionError for a silent misread or a partial output, and lets
-everything else escape. A function `warm` of the file is called once, before children are forked.
+(a SoftdexError). It raises AssertionError for a silent misread, Partial for a partial output, and
+lets everything else escape. A function `warm` of the file is called once, before children are
+forked.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 
 Attempt = Callable[[int, Path], str]
-OUTCOMES = ("done", "refused", "traceback", "crash", "hang", "misread")
+OUTCOMES = ("done", "refused", "traceback", "crash", "hang", "partial", "misread")
 GOOD = ("done", "refused")
 FOLDER = Path(__file__).parent
 LIMIT = 60.0  # seconds per input; a child that takes longer hangs
 MEMORY = 8 * 2**30  # bytes of address space that a child may ask for beyond its parent's
 KEPT = 20  # failed seeds kept per kind
+
+
+class Partial(AssertionError):
+    """Something was written in part, or left behind by what was refused."""
 
 
 @dataclass
@@ -184,6 +189,8 @@ def _tried(attempt: Attempt, seed: int, place: Path) -> tuple[str, str]:
         if outcome not in GOOD:
             return "misread", f"the attempt returned {outcome!r}"
         return outcome, ""
+    except Partial:
+        return "partial", traceback.format_exc()[-2000:]
     except AssertionError:
         return "misread", traceback.format_exc()[-2000:]
     except BaseException:

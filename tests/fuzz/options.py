@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
+import pyarrow as pa
 
 import softdex as sdx
 from softdex.options import notes, words_of
@@ -30,13 +31,15 @@ SMALL = {
 def log_of(which: int) -> sdx.Interactions:
     """A log: ordinary, with features, of hostile weights, without time, of one event."""
     world = sdx.synthetic.world(users=24, items=15, seed=2, events=6)
-    log = replace(world.interactions(), item_table=world.item_table())
+    log = world.interactions()
+    ages = pa.table({"age": np.arange(log.num_users) % 7})
+    log = replace(log, item_table=world.item_table(), user_table=ages)
     draw = np.random.default_rng(0)
     if which == 1:
         weights = draw.choice([1e-30, 1e-3, 1.0, 1e6, 1e30], len(log))
         return replace(log, weight=weights.astype(np.float32))
     if which == 2:
-        return replace(log, time=None, item_table=None)
+        return replace(log, time=None, item_table=None, user_table=None)
     if which == 3:
         return sdx.read([("ann", "tea", 1)], quiet=True)
     return log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -29,7 +30,7 @@ def share() -> tuple[dict[str, Any], str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_input_ends_in_a_traceback_a_crash_a_hang_or_a_misread(
+def test_no_input_ends_in_a_traceback_a_crash_a_hang_a_partial_output_or_a_misread(
     kind: str, share: tuple[dict[str, Any], str]
 ) -> None:
     figures, said = share
@@ -53,21 +54,26 @@ def mixed(seed: int, folder: Path) -> str:
         raise SystemExit(0)
     if seed == 7:
         bytearray(2**50)
+    if seed == 8:
+        raise harness.Partial("half a file")
+    if seed == 9:
+        ctypes.string_at(0)
     return "done"
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_every_outcome_is_counted_and_a_dead_child_is_replaced(workers: int) -> None:
-    tally = harness.run(mixed, range(10), workers=workers, limit=0.5)
-    outcomes = {"done": 3, "refused": 1, "traceback": 3, "crash": 1, "hang": 1, "misread": 1}
-    assert tally.counts == outcomes
-    assert tally.tried == 10
+    tally = harness.run(mixed, range(12), workers=workers, limit=0.5)
+    outcomes = {"done": 3, "refused": 1, "traceback": 3, "crash": 2, "hang": 1, "partial": 1}
+    assert tally.counts == outcomes | {"misread": 1}
+    assert tally.tried == 12
     assert [(seed, outcome) for seed, outcome, _ in sorted(tally.failed)] == [
         (2, "traceback"), (3, "crash"), (4, "hang"), (5, "misread"), (6, "traceback"),
-        (7, "traceback"),
+        (7, "traceback"), (8, "partial"), (9, "crash"),
     ]  # fmt: skip
     said = {seed: text for seed, _, text in tally.failed}
     assert "KeyError: 'no such thing'" in said[2]
     assert said[3].startswith("ended with -6\n")
     assert "AssertionError: read 5 as 6" in said[5]
     assert "MemoryError" in said[7]
+    assert said[9].startswith("ended with -11\n")

@@ -6,11 +6,8 @@ import errno
 import json
 import os
 import random
-import resource
 import stat
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -191,17 +188,6 @@ def full(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@contextmanager
-def small_disk(size: int) -> Iterator[None]:
-    """No file can grow beyond so many bytes: the system itself refuses to write on."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_saving_makes_the_folders_that_are_missing(tmp_path: Path) -> None:
     fitted().save(tmp_path / "a" / "b" / "m.sdx")
     assert [p.name for p in (tmp_path / "a" / "b").iterdir()] == ["m.sdx"]
@@ -219,7 +205,10 @@ def test_a_full_disk_is_one_error_and_the_old_file_stays(
     file = tmp_path / "m.sdx"
     fitted("popular").save(file)
     old = file.read_bytes()
-    with small_disk(1000), pytest.raises(ArtifactError, match=r"cannot write .*m.sdx \(File too"):
+    with (
+        hostile.small_disk(1000),
+        pytest.raises(ArtifactError, match=r"cannot write .*m.sdx \(File too"),
+    ):
         fitted().save(file)
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ArtifactError, match=r"cannot write .*m.sdx \(No space left on"):

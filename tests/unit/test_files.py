@@ -11,9 +11,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from test_artifact import small_disk
 
 import softdex as sdx
+from hostile import small_disk
 from softdex import compiled
 from softdex.files import locked
 

@@ -4,8 +4,10 @@ one item, huge rows. All tests of compiled code are run again with numba's bound
 from __future__ import annotations
 
 import os
+import pkgutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numba
@@ -13,12 +15,15 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from numba.core.dispatcher import Dispatcher
 
+import softdex as sdx
 from marks import slow
 from softdex.data.ragged import group
 from softdex.encode.table import Table
 from softdex.index.tree import build
 from softdex.kernels.dispatch import attend
+from softdex.kernels.lanes import product
 from softdex.kernels.scan import prepare, scan
 from softdex.objective.resample import resample_counts
 from softdex.solve.closed import neighbours
@@ -227,6 +232,32 @@ def test_an_order_of_hostile_vectors_has_every_item_once(
 
 
 # everything again, with bounds checking ----------------------------------------------------------
+
+
+def compiled() -> dict[str, Dispatcher]:
+    """Every compiled function of the package, by its name."""
+    names = [m.name for m in pkgutil.walk_packages(sdx.__path__, "softdex.")]
+    modules = [import_module(n) for n in names if not n.endswith(("__main__", "_gpu"))]
+    return {
+        f"{module.__name__}.{name}": value
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, Dispatcher) and value.py_func.__module__ == module.__name__
+    }
+
+
+@pytest.mark.skipif(not numba.config.BOUNDSCHECK, reason="of a process with bounds checking")
+def test_the_tests_above_compile_everything_with_bounds_checking() -> None:
+    beyond = numba.njit(lambda array: array[len(array)])
+    with pytest.raises(IndexError):
+        beyond(np.zeros(3))
+    with pytest.raises(IndexError):
+        product(*np.zeros((4, 4, 8)), 4, 9)  # its vector instructions check by themselves
+    found = compiled()
+    assert len(found) > 40
+    assert [name for name, kernel in found.items() if not kernel.overloads] == []
+    assert [name for name, kernel in found.items() if kernel.stats.cache_hits] == []
+
 
 FILES = [
     "unit/test_hostile_kernels.py",

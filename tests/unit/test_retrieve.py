@@ -284,7 +284,9 @@ def test_other_values_are_unknown_users(near: sdx.Retriever) -> None:
             near.recommend(key)
 
 
-@pytest.mark.parametrize("users", [np.array([["ann"]]), [10**30], 10**30])
+@pytest.mark.parametrize(
+    "users", [np.array([["ann"]]), [10**30], 10**30, ["\udc80"], np.array(["\udc80"])]
+)
 def test_users_in_no_list_are_one_error(near: sdx.Retriever, users: Any) -> None:
     with pytest.raises(SoftdexError, match="expected users as a list of keys, got"):
         near.recommend(users)

@@ -15,7 +15,7 @@ from softdex.data.interactions import Interactions
 from softdex.errors import DataError, SoftdexError
 from softdex.evaluate.lists import evaluate as evaluate_lists
 from softdex.evaluate.result import Result
-from softdex.files import check_folder, locked, save_text, write_atomically
+from softdex.files import check_folder, locked, save_text
 from softdex.fit import fit as train_model
 from softdex.fit import refitted
 from softdex.messages import say
@@ -26,7 +26,8 @@ from softdex.solve.checkpoint import FILE as CHECKPOINT
 from softdex.tune import tune
 
 METRICS, SETTINGS = "metrics.json", "settings.json"
-ASIDE = f"{CHECKPOINT}.before"  # an earlier run's checkpoint, until this run has its own
+OWN = (CHECKPOINT, CONFIG, SETTINGS, METRICS)  # of a run, beside the model
+ASIDE = "{}.before"  # an earlier run's, until this run has its own
 
 
 def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retriever, Result, Path]:
@@ -43,33 +44,34 @@ def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retri
 
 
 def _fit(plan: Plan, out: Path, *, force: bool, resume: bool) -> tuple[Retriever, Result, Path]:
-    name, stopped = plan["recipe"], (out / CHECKPOINT).exists()
+    recipe, stopped = plan["recipe"], (out / CHECKPOINT).exists()
     _check_folder(out, stopped=stopped, force=force, resume=resume)
     check_folder(out, "fit")
     _, (train, valid, test) = prepare(plan)
     began = time.perf_counter()
-    before = (out / CONFIG).read_bytes() if (out / CONFIG).exists() else None
-    (out / ASIDE).unlink(missing_ok=True)
-    if stopped and not resume:
-        (out / CHECKPOINT).replace(out / ASIDE)
+    had = [] if resume and stopped else [n for n in OWN if (out / n).exists()]
+    _drop_aside(out)
     try:
+        for name in had:
+            (out / name).replace(out / ASIDE.format(name))
         if not (resume and stopped):
             save_text(out / CONFIG, to_toml(plan))
         model = _train(plan, train, valid, out, resume=resume)
+        say(f"trained {recipe} in {time.perf_counter() - began:.1f} s")
+        model.save(out / MODEL_FILE)  # from here on no error loses the training
     except BaseException as error:
         if not (out / CHECKPOINT).exists():  # nothing to resume: leave the folder as it was
-            _put_back(out, before)
+            _put_back(out, had)
         elif isinstance(error, KeyboardInterrupt):
             say(f"stopped. Resume with: softdex fit --out {out} --resume")
+        _drop_aside(out)
         raise
-    say(f"trained {name} in {time.perf_counter() - began:.1f} s")
-    model.save(out / MODEL_FILE)  # from here on no error loses the training
+    _drop_aside(out)
     result = model.evaluate(test, **plan.get("evaluate", {}))
     model.card = model.card.measured("test", result)
     model.save(out / MODEL_FILE)
-    save_text(out / METRICS, json.dumps(plain(summary(name, result)), indent=2) + "\n")
-    for left in (CHECKPOINT, ASIDE):
-        (out / left).unlink(missing_ok=True)
+    save_text(out / METRICS, json.dumps(plain(summary(recipe, result)), indent=2) + "\n")
+    (out / CHECKPOINT).unlink(missing_ok=True)
     return model, result, out
 
 
@@ -189,12 +191,15 @@ def _check_folder(out: Path, *, stopped: bool, force: bool, resume: bool) -> Non
         raise SoftdexError(f"fit: {out} holds a model already. Pass --force to replace it.")
 
 
-def _put_back(out: Path, config: bytes | None) -> None:
+def _put_back(out: Path, had: list[str]) -> None:
     """Restore the folder as it was before a run that left nothing to resume."""
-    if (out / ASIDE).exists():
-        (out / ASIDE).replace(out / CHECKPOINT)
-    if config is not None:
-        write_atomically(out / CONFIG, lambda file: file.write(config))
-        return
-    for name in (CONFIG, SETTINGS):
-        (out / name).unlink(missing_ok=True)
+    for name in OWN:
+        if name not in had:
+            (out / name).unlink(missing_ok=True)
+        elif (out / ASIDE.format(name)).exists():
+            (out / ASIDE.format(name)).replace(out / name)
+
+
+def _drop_aside(out: Path) -> None:
+    for name in OWN:
+        (out / ASIDE.format(name)).unlink(missing_ok=True)

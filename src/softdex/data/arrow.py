@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from softdex.errors import SoftdexError
 from softdex.messages import say
 
-NOT_CONVERTIBLE = (pa.ArrowException, OverflowError, TypeError)  # what conversions raise
+# what conversions raise
+NOT_CONVERTIBLE = (pa.ArrowException, OverflowError, TypeError, UnicodeError)
 
 
 def combined(column: pa.Array | pa.ChunkedArray) -> pa.Array:

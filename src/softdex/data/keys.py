@@ -278,8 +278,9 @@ def find(keys: Keys, given: Any, where: str, what: str, *, known: bool = True) -
         _refuse_no_keys(given, array, where, what)
         return keys.rows(array, where, what) if known else keys.lookup(array)
     except NOT_CONVERTIBLE as error:
+        why = "text that is not valid Unicode" if isinstance(error, UnicodeError) else error
         raise SoftdexError(
-            f"{where}: expected {what} as a list of keys, got {type(given).__name__} ({error})."
+            f"{where}: expected {what} as a list of keys, got {type(given).__name__} ({why})."
         ) from None
 
 

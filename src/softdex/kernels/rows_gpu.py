@@ -122,6 +122,7 @@ def _nearest(
             )
             dot += tl.dot(x, w, input_precision="tf32x3")
         far = tl.load(length + word, word < size, float("inf"))[None, :] - 2 * dot
+        far = tl.where(far == far, far, float("inf"))  # an argmin with NaN may be a pad
         here = tl.min(far, 1)
         code = tl.where(here < least, first + tl.argmin(far, 1), code)
         least = tl.minimum(least, here)
