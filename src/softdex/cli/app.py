@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -22,6 +23,10 @@ from softdex.messages import volume
 COMMANDS = (
     "fit", "evaluate", "recommend", "similar", "explain", "export", "compare", "recipes", "doctor",
     "demo",
+)  # fmt: skip
+FLAGS = (
+    "user", "item", "time", "rating", "weight", "items", "item_columns", "users", "bad_rows",
+    "separator", "encoding",
 )  # fmt: skip
 Version = Annotated[bool, typer.Option("--version", help="Print the version.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results only.")]
@@ -110,6 +115,18 @@ def use_threads(n: int | None) -> None:
         set_threads(n)
 
 
+def as_flags(text: str) -> str:
+    """Return an error of the library with the arguments of `read` as the flags of the commands.
+
+    Example:
+        >>> as_flags("Name them: read(path, user='...'). Or drop rows with bad_rows='drop'.")
+        "Name them: --user '...'. Or drop rows with --bad-rows 'drop'."
+    """
+    text = re.sub(r"\b(order|column)='(\w+)'", r"-s \1=\2", text)  # of splits
+    text = re.sub(r"\bread\((?:path, )?(\w+=[^()]*)\)", r"\1", text)
+    return re.sub(rf"\b({'|'.join(FLAGS)})=", lambda m: f"--{m[1].replace('_', '-')} ", text)
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2.
 
@@ -128,7 +145,7 @@ def main() -> None:
     except (SoftdexError, MemoryError, OSError) as error:
         from rich.console import Console  # takes a while
 
-        text = str(error) or type(error).__name__
+        text = as_flags(str(error)) or type(error).__name__
         Console(stderr=True, highlight=False, soft_wrap=True).print(
             f"error: {text}", style="red", markup=False
         )
