@@ -511,7 +511,7 @@ def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -
         ("fit clicks.csv -r ../run", ["unknown recipe '../run'"]),
         ("fit clicsk.csv -r popular", ["no file clicsk.csv. Did you mean 'clicks.csv'?"]),
         ("fit clicks.csv -r popular --user usr", ["no column 'usr' for user", "'user'?"]),
-        ("fit clicks.csv -r popular --user 99", ["user=99", "columns 0 to 2"]),
+        ("fit clicks.csv -r popular --user 99", ["--user 99", "columns 0 to 2"]),
         ("fit clicks.csv -r popular --user ²", ["no column '²' for user"]),
         ("fit clicks.csv -r item_cf -o neighbours", ["--option: expected name=value"]),
         ("fit clicks.csv -r item_cf -o =5", ["--option: expected name=value, got '=5'"]),
