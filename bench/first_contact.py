@@ -66,8 +66,9 @@ def best(folder: Path | None, budget: str) -> Figures:
 
 def sessions(folder: Path | None, budget: str) -> Figures:
     log = sessions_of(folder)
-    train, valid, test = sdx.split.next_item(log, order="rows" if log.time is None else "time")
-    figures: Figures = {"protocol": f"{about(log)}, split.next_item, mrr@{K} per click"}
+    given: dict[str, Any] = {"column": "test"} if "test" in log.extra else {"order": "rows"}
+    train, valid, test = sdx.split.next_item(log, **given)
+    figures: Figures = {"protocol": f"{about(log)}, split.next_item({given}), mrr@{K} per click"}
     options = {"epochs": EPOCHS, "dim": sized(64, 8), "hidden": 64, "max_history": 20}
     for recipe, own in (("popular", {}), ("item_cf", {}), ("sasrec", options)):
         model = sdx.fit(recipe, train, valid=valid, **own)
