@@ -247,7 +247,9 @@ def stopped(seed: int, folder: Path) -> str:
             try:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 report.with_suffix(".began").touch()
-                report.write_text(json.dumps(call(words)))
+                written = report.with_suffix(".part")
+                written.write_text(json.dumps(call(words)))
+                written.rename(report)
             except KeyboardInterrupt:  # outside of the command
                 os._exit(0)
             finally:

@@ -16,6 +16,7 @@ import commands
 import softdex as sdx
 from softdex.cli.plan import SECTIONS, read_config
 from softdex.data.split import SPLITS
+from softdex.listing import listing
 from softdex.options import fits, kinds
 
 HOSTILE = [
@@ -133,9 +134,10 @@ def tried(text: str, folder: Path) -> str:
         code, said = commands.call(["fit", "--config", "plan.toml"])
         commands.checked(["fit"], code, before, commands.files(Path()))
         if code == 0:
-            out = Path(read_config(Path("plan.toml")).get("out", "runs/rg2"))
+            given = read_config(Path("plan.toml"))
+            out = Path(given.get("out", f"runs/{given.get('recipe', listing().default)}"))
             sdx.load(out)
-            assert same(read_config(out / "config.toml"), read_config(Path("plan.toml")))
+            assert same(read_config(out / "config.toml"), given)
     return commands.outcome(code, said)
 
 
