@@ -1,0 +1,41 @@
+"""The conformance suite of recipes: a row per recipe and set of options, and what it must be held to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import softdex as sdx
+
+
+class Case(NamedTuple):
+    """A recipe with options, trained on `tiny()`, and the check that recomputes it by loops."""
+
+    recipe: str
+    options: dict[str, Any]
+    check: Callable[[Case], None]
+
+    @property
+    def name(self) -> str:
+        """For the report of the tests."""
+        given = ",".join(f"{n}={v}" for n, v in self.options.items() if n not in SMALL)
+        return f"{self.recipe}[{given}]" if given else self.recipe
+
+
+SMALL = {"dim": 4, "epochs": 2, "batch_size": 8, "seed": 3, "device": "cpu"}
+
+
+def tiny(weights: bool = True) -> sdx.Interactions:
+    """A log of 7 users and 11 items with times and uneven weights; one item has no other user."""
+    rng = np.random.default_rng(5)
+    rows = [
+        (f"u{u}", f"i{i}", 100 + 10 * n + u, 1.0 + (3 * u + i) % 4 / 2)
+        for u in range(7)
+        for n, i in enumerate(rng.permutation(10)[: 3 + u % 3])
+    ]
+    rows.append(("u6", "i10", 500, 2.0))
+    user, item, time, weight = zip(*rows, strict=True)
+    columns = {"user": user, "item": item, "time": time} | ({"weight": weight} if weights else {})
+    return sdx.read({name: list(column) for name, column in columns.items()})
