@@ -1,4 +1,4 @@
-"""The conformance suite of recipes: a row per recipe and set of options, and what it must be held to."""
+"""The conformance suite of recipes: a row per recipe and options, and what it is held to."""
 
 from __future__ import annotations
 
@@ -27,15 +27,21 @@ class Case(NamedTuple):
 SMALL = {"dim": 4, "epochs": 2, "batch_size": 8, "seed": 3, "device": "cpu"}
 
 
-def tiny(weights: bool = True) -> sdx.Interactions:
-    """A log of 7 users and 11 items with times and uneven weights; one item has no other user."""
+def row(recipe: str, check: Callable[[Case], None], **options: Any) -> Case:
+    """A case that is trained briefly, on the CPU."""
+    return Case(recipe, SMALL | options, check)
+
+
+def tiny(weights: bool = True, **tables: Any) -> sdx.Interactions:
+    """A log of 7 users and 11 items, not in the order of time and with uneven weights; one item has
+    no other user, one user met an item twice. `tables` are `items=` and `users=` of `read`."""
     rng = np.random.default_rng(5)
     rows = [
-        (f"u{u}", f"i{i}", 100 + 10 * n + u, 1.0 + (3 * u + i) % 4 / 2)
+        (f"u{u}", f"i{i}", 100 + 10 * (7 * n % 5) + u, 1.0 + (3 * u + i) % 4 / 2)
         for u in range(7)
         for n, i in enumerate(rng.permutation(10)[: 3 + u % 3])
     ]
-    rows.append(("u6", "i10", 500, 2.0))
+    rows += [("u6", "i10", 50, 2.0), (rows[1][0], rows[1][1], 500, 3.5)]
     user, item, time, weight = zip(*rows, strict=True)
     columns = {"user": user, "item": item, "time": time} | ({"weight": weight} if weights else {})
-    return sdx.read({name: list(column) for name, column in columns.items()})
+    return sdx.read({name: list(column) for name, column in columns.items()}, quiet=True, **tables)
