@@ -243,7 +243,7 @@ CASES = [
     row("bce", check, smooth=0.5, **MIX, score="cosine", **COSINE, **SLOW, **POPULAR),
     row("bce", check, index="kernel", refit_every=3, score="dot_bias", negatives=7),
     row("bce", check, **ALL, id_dropout=0.4, negatives=5),
-    row("bce", check, **GENRE, encoder="history", negatives=2),
+    row("bce", check, **GENRE, encoder="history", index="imi_uniform", **WORDS),
     row("dns", check, smooth=0.5, **MIX, **COSINE, **SLOW, **POPULAR),
     row("dns", check, index="imi_exact", score="dot_bias", **WORDS),
     row("dns", check, **ALL, id_dropout=0.4, negatives=5),

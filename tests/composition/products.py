@@ -111,14 +111,15 @@ def vectors_in(
     tokens, numbers, _ = columns
     words, own = table(f"{part}.tokens"), ran.options["ids"] == "add"
     ids = table(f"{part}.own") if own else None
-    by_name = state if leaves is None else leaves.dense
-    numeric = by_name[f"{'model.' if leaves is None else ''}{part}.numeric"]
+    name = f"{part}.numeric"
+    numeric = state.get(f"model.{name}") if leaves is None else leaves.dense.get(name)
 
     def vector(row: int) -> Tensor:
         total = torch.zeros(words.weight.shape[1], dtype=torch.float64)
         for token, weight in tokens[row]:
             total = total + weight * words[token]
         for n, number in enumerate(numbers[row]):
+            assert numeric is not None
             total = total + number * numeric[n]
         lost = salt is not None and dropped(row, salt, ran.options["id_dropout"])
         return total if ids is None or lost else total + ids[row]

@@ -107,7 +107,9 @@ def check_index(
         popularity: weight of an item in its cell.
     """
     steps, start = ran.steps, ran.steps[0].before
-    wanted = _refit(ran, _built(ran, directions(start)), start, directions, offsets, living, popularity)
+    wanted = _refit(
+        ran, _built(ran, directions(start)), start, directions, offsets, living, popularity
+    )
     for number, step in enumerate(steps):
         if number and number % ran.options["refit_every"] == 0:
             last = steps[number - 1].after
