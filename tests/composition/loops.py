@@ -83,8 +83,8 @@ def close(found: Any, wanted: Any, what: str, scale: float = 0.0) -> None:
 class Rows:
     """A table in a step: its rows, and which of them were looked up."""
 
-    def __init__(self, weight: Tensor) -> None:
-        self.weight = weight.clone().requires_grad_()
+    def __init__(self, weight: Tensor, *, learns: bool = True) -> None:
+        self.weight = weight.clone().requires_grad_(learns)
         self.seen: set[int] = set()
 
     def __len__(self) -> int:
@@ -99,14 +99,11 @@ class Leaves:
     """The tables and the dense parameters before a step, by their names in the state."""
 
     def __init__(self, step: Step) -> None:
-        state, modules = step.before, step.trainer.modules
-        named = {n: m for n, m in modules.named_modules() if isinstance(m, Table)}
-        self.names = {module: name for name, module in named.items()}
-        self.tables = {name: Rows(state[f"model.{name}.weight"]) for name in named}
-        self.dense = {
-            name: state[f"model.{name}"].clone().requires_grad_()
-            for name, _ in modules.named_parameters()
-        }
+        state = step.before
+        self.names = {table: name for name, table in step.tables.items()}
+        self.tables = {name: Rows(state[f"model.{name}.weight"]) for name in step.tables}
+        kept = [n for n in step.parameters if f"model.{n}" in state]  # empty ones may share a place
+        self.dense = {n: state[f"model.{n}"].clone().requires_grad_() for n in kept}
 
     def of(self, table: Table) -> Rows:
         """The rows of a table of the run."""
@@ -132,13 +129,16 @@ def check_step(
         close(found, wanted, f"gradient of {name} in step {number}", scale=1e-5)
         _check_rows(step, i, f"model.{name}.weight", rows.seen, found, lr, options)
         moved |= {f"model.{name}.weight", *(f"optimizer.{i}.{n}" for n in KEPT)}
-    for i, (name, parameter) in enumerate(leaves.dense.items()):
+    for i, name in enumerate(step.parameters):
+        moved |= {f"model.{name}", *(f"dense.{i}.{n}" for n in ("step", "exp_avg", "exp_avg_sq"))}
+        if name not in leaves.dense:
+            continue
+        parameter = leaves.dense[name]
         gradient = step.dense.get(name, torch.zeros_like(parameter))
         wanted = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         close(gradient, wanted, f"gradient of {name} in step {number}", scale=1e-5)
         if name in step.dense:
             _check_dense(step, i, f"model.{name}", gradient, lr, options["decay"])
-        moved |= {f"model.{name}", *(f"dense.{i}.{n}" for n in ("step", "exp_avg", "exp_avg_sq"))}
     for name, tensor in step.before.items():
         assert name in moved or torch.equal(tensor, step.after[name]), f"{name} changed in a step"
 

@@ -24,6 +24,8 @@ class Step:
         at: rows of the feed.
         before, after: the state of the run around the step, by the names of `Trainer.state`.
         generator: as it was before the step, to repeat its random numbers.
+        tables: by their names; serving may later put others in their place.
+        parameters: names of what autograd trains.
         draws: the draws of the index, in their order.
         gradients: the gradient of each table that was looked up (rows, D).
         dense: the gradient of each dense parameter by its name.
@@ -35,6 +37,8 @@ class Step:
     at: Tensor
     before: dict[str, Tensor]
     generator: torch.Generator
+    tables: dict[str, Table] = field(default_factory=dict)
+    parameters: list[str] = field(default_factory=list)
     draws: list[Any] = field(default_factory=list)
     gradients: dict[Table, Tensor] = field(default_factory=dict)
     dense: dict[str, Tensor] = field(default_factory=dict)
@@ -53,6 +57,9 @@ def recorded() -> Iterator[list[Step]]:
         copy = torch.Generator(self.device)
         copy.set_state(self.generator.get_state())
         now = Step(self, at.clone(), _copied(self.state()), copy, lr=float(self.lr))
+        named = self.modules.named_modules()
+        now.tables = {name: module for name, module in named if isinstance(module, Table)}
+        now.parameters = [name for name, _ in self.modules.named_parameters()]
         steps.append(now)
         total = float(self.total)
         sample = type(self.index).sample

@@ -85,6 +85,8 @@ def mf(
         full = objective == "ssm"
         sampling = sampling.chosen(train.num_items, towers.dim, size, training.device, softmax=full)
     encoder, scorer = towers.build(train, training.seed)
-    negatives = sampling.against(objective, scorer, train, correct=correct, seed=training.seed)
+    negatives = sampling.against(
+        objective, scorer, train, correct=correct, popularity="power", seed=training.seed
+    )
     parts = Composition(encoder, scorer, Events(train, smooth), negatives)
     return Descent(parts, replace(training, batch_size=size))
