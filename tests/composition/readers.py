@@ -54,17 +54,14 @@ def _attended(p: Mapping[str, Tensor], layer: int, xs: list[Tensor], heads: int)
     dim = len(xs[0])
     size = dim // heads
     three = [x @ p["attend"][layer] + p["attend_bias"][layer] for x in xs]
-    found = []
+    stacked, found = torch.stack(three), []
     for at in range(len(xs)):
         parts = []
         for head in range(heads):
             here = slice(head * size, (head + 1) * size)
-            query, keys, values = (
-                [t[n * dim : (n + 1) * dim][here] for t in three] for n in range(3)
-            )
-            scores = torch.stack([query[at] @ keys[j] / math.sqrt(size) for j in range(at + 1)])
-            share = scores.exp() / scores.exp().sum()
-            parts.append(sum((share[j] * values[j] for j in range(at + 1)), torch.zeros(size)))
+            keys, values = (stacked[: at + 1, n * dim : (n + 1) * dim][:, here] for n in (1, 2))
+            scores = keys @ three[at][:dim][here] / math.sqrt(size)
+            parts.append((scores.exp() / scores.exp().sum()) @ values)
         found.append(torch.cat(parts) @ p["mix"][layer] + p["mix_bias"][layer])
     return found
 

@@ -5,20 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import softdex as sdx
+from composition import batches
 from composition.logs import Plain, best, check_metrics, held, measured, same_lists, world
-from composition.loops import Leaves, Ran, Rows, check_run, close, rate, steps_per_epoch, trained
+from composition.loops import Leaves, Ran, check_run, close, rate, steps_per_epoch, trained
+from composition.matrix import all_rows
+from composition.products import columns_of, vectors_in
+from composition.proposals import check_index, draws_of, log_law, shared
 from composition.readers import attention_states, dnn_query
 from composition.steps import check_network_step
 from composition.suite import Case
-from softdex.recipes import catalogue
+from composition.towers import Resampled
+from softdex.solve.gradient import in_batch
 
-SMALL = {"dim": 4, "epochs": 2, "batch_size": 3, "seed": 5, "device": "cpu"}
+SMALL = {"dim": 4, "epochs": 2, "batch_size": 3, "lr": 0.05, "lr_end": 0.5, "seed": 5, "device": "cpu"}
 IN_BATCH = ("ssl", "ssl_pop", "mns", "g_tower", "bir", "xir")
 
 
@@ -36,6 +42,7 @@ class World(NamedTuple):
     plain: Plain
     parts: list[Part]
     most: int
+    resampled: Resampled
 
     @property
     def o(self) -> dict[str, Any]:
@@ -47,20 +54,22 @@ def check_sequence(case: Case) -> None:
     """Steps of both epochs, and the lists of the best one."""
     plain, last = held(world(table="features" in case.options))
     epochs = case.options["epochs"]
-    with measured(*[0.1] * (epochs - 2), 0.3, 0.2):
+    resampled = Resampled()
+    with measured(*[0.1] * (epochs - 2), 0.3, 0.2), patch.object(in_batch, "resample_counts", resampled):
         ran = trained(case, plain.log, valid=last)
     o = dict(ran.options)
     longest = max(len(plain.history(u)) for u in range(len(plain.users)))
     most = max(1, min(o["max_history"], longest - 1))
     if o["positions"] is None:
         o["positions"] = 2048 if o["objective"] in IN_BATCH else 0
-    w = World(ran._replace(options=o), plain, _parts(plain, most), most)
+    w = World(ran._replace(options=o), plain, _parts(plain, most), most, resampled)
     check_run(w.ran, len(w.parts), rate)
     _check_start(w)
     per = steps_per_epoch(ran)
     for number in (0, 1, len(ran.steps) - 1):
         _check_step(w, number)
-    _check_refits(w)
+    if o["objective"] == "ssm":
+        _check_index(w)
     _check_lists(w, ran.steps[(epochs - 1) * per - 1].after, last)
 
 
@@ -87,7 +96,11 @@ class Model:
     """
 
     def __init__(
-        self, w: World, state: dict[str, Tensor], leaves: Leaves | None = None, salt: bool = False
+        self,
+        w: World,
+        state: dict[str, Tensor],
+        leaves: Leaves | None = None,
+        salt: dict[str, Tensor] | None = None,
     ) -> None:
         self.w, part = w, "encoder.items"
         self.p = {
@@ -95,7 +108,9 @@ class Model:
             for name, tensor in (_dense(state) if leaves is None else leaves.dense).items()
             if name.startswith("encoder.") and not name.startswith(part)
         }
-        self.item = vectors_in(w.ran, state, part, "item", leaves, int(state[f"model.{part}.salt"]) if salt and w.o["features"] is not None else None)
+        known = None if salt is None else salt.get(f"model.{part}.salt")
+        number = None if known is None else int(known)
+        self.item = vectors_in(w.ran, state, part, "item", leaves, number)
         self.heads = w.o["heads"]
 
     def queries(self, items: Sequence[int], drops: Any = ()) -> list[Tensor]:
@@ -107,7 +122,11 @@ class Model:
 
     def scores(self, query: Tensor) -> list[float]:
         """Of all items."""
-        return [float(query @ self.item(i)) for i in range(len(self.w.plain.items))]
+        untrained = self.w.o["objective"] in IN_BATCH and self.w.o["features"] is None
+        return [
+            0.0 if untrained and not count else float(query @ self.item(i))
+            for i, count in enumerate(self.w.plain.counts)
+        ]
 
 
 def _dense(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -170,7 +189,7 @@ def _check_step(w: World, number: int) -> None:
         salt = torch.zeros((), dtype=torch.int64).random_(0, 2**31, generator=generator)
         assert torch.equal(step.after[part], salt)
         moving.append(part.removeprefix("model."))
-    model = Model(w, step.before | {n: step.after[n] for n in step.after if n == part}, leaves, salt=True)
+    model = Model(w, step.before, leaves, step.after)
     batch = [w.parts[int(at)] for at in step.at]
     width = max(len(part.items) for part in batch) - 1
     masks = []
@@ -190,12 +209,12 @@ def _check_step(w: World, number: int) -> None:
     chosen = [(row, *here[n]) for row, n in enumerate(places) if n in here]
     total = sum(weight for *_, weight in chosen)
     if o["objective"] in IN_BATCH:
-        from composition.batches import check_memory, in_batch_losses  # noqa: PLC0415
-
-        losses = in_batch_losses(w, step, model, chosen, len(places), generator)
-        moving += check_memory(w, step)
+        losses, more = batches.losses(
+            w.ran, number, _living(w), model.item, chosen, len(places), generator, w.resampled
+        )
+        moving += more
     else:
-        losses = _losses(w, step, model, chosen, len(places), generator)
+        losses = _losses(w, number, model, leaves, chosen, len(places), generator)
     loss = sum((w_ / total * each for (*_, w_), each in zip(chosen, losses, strict=True)), torch.zeros(()).double())
     assert torch.equal(generator.get_state(), step.after["generator"])
     check_network_step(w.ran, number, leaves, loss, moving)
@@ -217,62 +236,56 @@ def _chosen(
 
 def _losses(
     w: World,
-    step: Any,
+    number: int,
     model: Model,
-    chosen: list[tuple[int, Tensor, int, float]],
+    leaves: Leaves,
+    chosen: batches.Chosen,
     rows: int,
     generator: torch.Generator,
 ) -> list[Tensor]:
     """The softmax over the living items, or over draws."""
-    o, alive = w.o, [i for i, n in enumerate(w.plain.counts) if n or o["features"] is None]
+    o, alive, step = w.o, _living(w), w.ran.steps[number]
     if o["objective"] == "softmax" or o["index"] == "full":
         assert not step.draws
-        for i in range(len(w.plain.items)):  # all are looked up
-            model.item(i)
-        vectors = torch.stack([model.item(i) for i in alive])
-        return [(vectors @ q).logsumexp(0) - q @ model.item(y) for _, q, y, _ in chosen]
+        every = [model.item(i) for i in range(len(w.plain.items))]
+        all_rows(leaves)
+        vectors = torch.stack([every[i] for i in alive])
+        return [(vectors @ q).logsumexp(0) - q @ every[y] for _, q, y, _ in chosen]
     [draws] = step.draws
-    shared = o["index"] in ("uniform", "popularity")
-    count = o["negatives"] or (2000 if shared else 100)
-    assert draws.ids.shape == ((count,) if shared else (rows, count))
-    law = _law(w, step.before, alive)
+    generator.set_state(step.after["generator"])
+    count, own = draws_of(w.ran), not shared(w.ran)
+    assert draws.ids.shape == ((rows, count) if own else (count,))
+    still = Model(w, step.before, salt=step.after)
+    directions = torch.stack([still.item(i) for i in range(len(w.plain.items))]).detach()
+    index = {n.removeprefix("index."): t for n, t in step.before.items() if "index." in n}
     found = []
     for row, q, y, _ in chosen:
-        logq = law(q.detach())
-        ids = (draws.ids if shared else draws.ids[row]).tolist()
-        assert set(ids) <= set(alive)
+        law = log_law(w.ran, index, q.detach(), directions, [0.0] * len(directions), alive)
+        ids = (draws.ids[row] if own else draws.ids).tolist()
+        logq = draws.logq[row] if own else draws.logq
+        close(logq, [law[i] for i in ids], "log q of the draws", scale=1.0)
+        each = {i: q @ model.item(i) for i in set(ids)}
         kept = [i for i in ids if i != y]
-        rest = math.log1p(-math.exp(logq[y])) - math.log(max(1, len(kept)))
-        terms = [q @ model.item(i) - logq[i] + rest for i in kept]
-        own = q @ model.item(y)
-        for i in ids:
-            model.item(i)
-        found.append(torch.stack([own, *terms]).logsumexp(0) - own if kept else own * 0)
-    _advance(w, step, alive, rows, count, shared, law, generator)
+        own_score = q @ model.item(y)
+        rest = math.log1p(-math.exp(law[y])) - math.log(max(1, len(kept)))
+        terms = torch.stack([own_score, *(each[i] - law[i] + rest for i in kept)])
+        found.append(terms.logsumexp(0) - own_score if kept else own_score * 0)
     return found
 
 
-def _law(w: World, state: dict[str, Tensor], alive: list[int]) -> Any:
-    """log q of every item for a query."""
-    o, items = w.o, len(w.plain.items)
-    if o["index"] == "uniform":
-        return lambda q: [-math.log(len(alive))] * items
-    weight = [max(n, 0.5) ** o["power"] if i in alive else 0.0 for i, n in enumerate(w.plain.counts)]
-    if o["index"] == "popularity":
-        return lambda q: [math.log(x / sum(weight)) if x else -math.inf for x in weight]
-    words, cells = state["index.words"], state["index.cell"].tolist()
-    raise NotImplementedError(str((words.shape, cells)))
+def _living(w: World) -> list[int]:
+    """Items that can be negatives: those with features and without events are not."""
+    return [i for i, n in enumerate(w.plain.counts) if n or w.o["features"] is None]
 
 
-def _advance(
-    w: World, step: Any, alive: list[int], rows: int, count: int, shared: bool, law: Any, generator: Any
-) -> None:
-    """Repeat the draws, so that the generator stands where the step left it."""
-    generator.set_state(step.after["generator"])
+def _check_index(w: World) -> None:
+    """Cells are those of the vectors of the last refit."""
 
+    def directions(state: dict[str, Tensor]) -> Tensor:
+        model = Model(w, state)
+        return torch.stack([model.item(i) for i in range(len(w.plain.items))]).detach()
 
-def _check_refits(w: World) -> None:
-    """Nothing is fitted here unless the index is."""
+    check_index(w.ran, directions, lambda state: None, _living(w))
 
 
 # the lists ---------------------------------------------------------------------------------------
@@ -300,12 +313,25 @@ def _case(recipe: str, **options: Any) -> Case:
     return Case(recipe, SMALL | options, check_sequence)
 
 
+OWN = {"lr": 0.03, "lr_end": 1.0, "decay": 0.1, "per_row": True, "seed": 8, "batch_size": 2}
+IMI = {"index": "imi_popularity", "codewords": 2, "refit_every": 3, "power": 0.8, "negatives": 7}
+SHALLOW = {"layers": 1, "hidden": 5}
 CASES: list[Case] = [
     _case("sasrec"),
-    _case("sasrec", layers=1, heads=1, hidden=5, dropout=0.0, max_history=3, lr=0.02, lr_end=0.3, epochs=3),
-    _case("sasrec", objective="ssm", index="uniform", negatives=6, positions=5, decay=0.1, per_row=True),
-    _case("sasrec", objective="ssm", index="popularity", power=0.8, negatives=7, hidden=6, heads=4),
-    _case("sasrec", features=["genre", "price"], id_dropout=0.4, hidden=6, layers=1),
-    _case("sasrec", features="all", ids="drop", hidden=6, layers=1, objective="ssm", index="uniform", negatives=5),
+    _case("sasrec", **SHALLOW, heads=1, dropout=0.0, max_history=3, epochs=3, **OWN),
+    _case("sasrec", objective="ssm", index="popularity", power=0.8, negatives=6, positions=5),
+    _case("sasrec", **SHALLOW, objective="ssm", **IMI),
+    _case("sasrec", **SHALLOW, features=["genre", "price"], id_dropout=0.4, dropout=0.4),
+    _case("sasrec", **SHALLOW, features="all", ids="drop", objective="ssm", index="uniform", negatives=5),
+    *(_case("sasrec", **SHALLOW, objective=name, positions=7) for name in ("ssl", "ssl_pop", "g_tower", "xir")),
+    _case("sasrec", **SHALLOW, objective="mns", features="genre"),
+    _case("sasrec", **SHALLOW, objective="bir", max_history=4, epochs=3),
     _case("youtube_dnn", negatives=6),
+    _case("youtube_dnn", **OWN, negatives=5, index="popularity", power=0.9, max_history=3, epochs=3),
+    _case("youtube_dnn", **IMI, positions=4, features="all", ids="drop"),
+    _case("youtube_dnn", features=["genre", "price"], id_dropout=0.4, objective="softmax"),
+    *(_case("youtube_dnn", objective=name, positions=6) for name in ("ssl_pop", "mns", "bir")),
+    _case("youtube_dnn", objective="g_tower"),
+    _case("youtube_dnn", objective="ssl", max_history=4),
+    _case("youtube_dnn", objective="xir", features="genre", positions=9),
 ]

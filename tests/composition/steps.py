@@ -25,7 +25,7 @@ def check_network_step(
     loss.backward()  # type: ignore[no-untyped-call]
     wanted = {name: _gradient(rows.weight) for name, rows in leaves.tables.items()}
     wanted |= {name: _gradient(parameter) for name, parameter in leaves.dense.items()}
-    most = max(float(each.abs().max()) for each in wanted.values())
+    most = max(float(each.abs().max()) for each in wanted.values() if each.numel())
     moved = {"generator", "total", *(f"model.{n}" for n in moving)}
     found: dict[str, Tensor] = {}
     for i, optimizer in enumerate(step.trainer.optimizers):
@@ -40,6 +40,8 @@ def check_network_step(
             _check_dense(step, i, f"model.{name}", found[name], step.lr, options["decay"])
         moved |= {f"model.{name}", *(f"dense.{i}.{n}" for n in ("step", "exp_avg", "exp_avg_sq"))}
     for name, gradient in found.items():
+        if not gradient.numel():
+            continue
         size = max(float(wanted[name].abs().max()), most / 50)
         worst = float((gradient - wanted[name]).abs().max())
         assert worst <= ROUNDING * size, f"gradient of {name} in step {number}: {worst} of {size}"
