@@ -1,7 +1,9 @@
 """Single faults in the wiring of closed forms, counting recipes, sequence models and trees."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
+# fmt: off
 MUTANTS: list[tuple[str, str, str, str]] = [
     # recipes/popular, item_cf
     ("recipes/popular.py", "if train.weight is None else train.weight.astype(np.float64)", "", "weights of events dropped"),
@@ -121,7 +123,6 @@ MUTANTS: list[tuple[str, str, str, str]] = [
     ("solve/gradient/in_batch.py", "mixture_log_prob(logp, (ids[:size] >= 0).sum(), ", "mixture_log_prob(logp, size, ", "padding counts in the mixture"),
     ("solve/gradient/in_batch.py", "return counts.mul_((rows.target >= 0).unsqueeze(1)) if self.padded else counts", "return counts", "padding fills the cache"),
     # trainer
-    ("solve/gradient/trainer.py", "made.manual_seed", "made.manual_seed", ""),
     ("solve/gradient/trainer.py", "manual_seed(training.seed + 1)", "manual_seed(1)", "seed of draws not passed"),
     ("solve/gradient/trainer.py", "(seed * 1_000_003 + progress.epoch)", "(seed * 1_000_003)", "every epoch in one order"),
     ("solve/gradient/trainer.py", "decay=training.decay, per_row", "per_row", "tables do not decay"),
@@ -137,7 +138,6 @@ MUTANTS: list[tuple[str, str, str, str]] = [
     ("solve/gradient/trainer.py", "% every == 0:\n                self.refit()", "% every == 1 % every:\n                self.refit()", "refitted a step late"),
     ("solve/gradient/trainer.py", "if self.parts.prepare is not None:\n            self.parts.prepare(self, progress)", "if False:\n            pass", "no tree is learned, no label rectified"),
     ("solve/gradient/trainer.py", "(losses * weight).sum()", "losses.mean(0).sum()", "weights dropped"),
-    ("solve/gradient/trainer.py", "        return None if", "        return None if", ""),
     ("solve/loop.py", "        if self.best is not None:\n            self.trainer.load(self.best)", "        pass", "best epoch not restored"),
     ("solve/loop.py", "better = metric > progress.best", "better = metric >= 0", "the last epoch is the best"),
     ("solve/loop.py", "        self.parts.train()\n", "", "training in evaluation mode"),
@@ -254,4 +254,4 @@ MUTANTS: list[tuple[str, str, str, str]] = [
     ("encode/history.py", "place = torch.arange(width, device=ids.device) - width + (ids >= 0).sum(1, keepdim=True)", "place = torch.arange(width, device=ids.device).expand_as(ids)", "served histories at the left"),
     ("encode/history.py", "recent = history.last(length)", "recent = history", "histories not cut"),
 ]
-MUTANTS = [mutant for mutant in MUTANTS if mutant[3]]
+# fmt: on

@@ -41,43 +41,32 @@ def losses(
     """The losses of the rows, and what moved beside the tables."""
     o, step = ran.options | DEFAULTS, ran.steps[number]
     ran = ran._replace(options=o)
-    objective, targets = o["objective"], [-1] * rows
+    targets = [-1] * rows
     for row, _, target, _ in chosen:
         targets[row] = target
     ids = list(targets)
-    if objective == "mns":
+    if o["objective"] == "mns":
         ids += [warm[n] for n in torch.randint(len(warm), (rows,), generator=generator).tolist()]
-    if objective == "xir":
+    if o["objective"] == "xir":
         ids += step.before["model.loss.cache.ids"].tolist()
         if number == 0:
             _check_first(ran, warm, ids[rows:])
-    moving: list[str] = []
-    law = [0.0] * len(ids)
-    if objective == "g_tower":
-        law, moving = _frequencies(ran, number, targets)
-    elif objective == "mns":
-        share = len(chosen) / (len(chosen) + rows)
-        law = [
-            math.log(share * math.exp(log_p(ran)[i]) + (1 - share) / len(warm)) for i in ids
-        ]
-    elif objective != "ssl":
-        law = [log_p(ran)[i] for i in ids]
-    vectors = [item(max(i, 0)) if i >= 0 else None for i in ids]
-    pools, found = pools_of(o, rows, len(ids)), []
-    totals = [0] * len(ids)
+    law, moving = _law(ran, number, targets, ids, len(chosen) / (len(chosen) + rows), warm)
+    vectors = [item(i) if i >= 0 else None for i in ids]
+    pools, found, totals = pools_of(o, rows, len(ids)), [], [0] * len(ids)
     for row, query, target, _ in chosen:
         zero = torch.zeros((), dtype=torch.float64)
         scores = torch.stack([zero if v is None else query @ v for v in vectors])
         out = [i < 0 or excluded(o, row, n, ids) for n, i in enumerate(ids)]
         own = query @ item(target)
-        if objective not in ("bir", "xir"):
+        if o["objective"] not in ("bir", "xir"):
             pos, kept = own - law[row], [n for n in range(len(ids)) if not out[n]]
             terms = [pos, *(scores[n] - law[n] for n in kept)]
             found.append(torch.stack(terms).logsumexp(0) - pos)
             continue
+        calls = resampled.calls[number * len(pools) : (number + 1) * len(pools)]
         loss = zero
-        for n_pool, (pool, share, draws) in enumerate(pools):
-            logw, asked, drawn, _ = resampled.calls[number * len(pools) + n_pool]
+        for (pool, share, draws), (logw, asked, drawn, _) in zip(pools, calls, strict=True):
             assert asked == draws
             wanted = resampling_weights(scores, law, out, pool)
             close(logw[row].exp(), wanted, f"weights of row {row}", scale=20.0)
@@ -86,12 +75,26 @@ def losses(
                 counts[n] = 0 if out[n] else count
                 totals[n] += counts[n]
             loss = loss + share * against(o, own, scores, counts, [], pool)
+        generator.set_state(calls[-1][3])
         found.append(loss)
-    if objective in ("bir", "xir"):
-        generator.set_state(resampled.calls[(number + 1) * len(pools) - 1][3])
-    if objective == "xir":
+    if o["objective"] == "xir":
         moving += check_cache(ran, number, [max(i, 0) for i in ids], totals, generator)
     return found, moving
+
+
+def _law(
+    ran: Ran, number: int, targets: list[int], ids: list[int], share: float, warm: list[int]
+) -> tuple[list[float], list[str]]:
+    """log p of the candidates, and what moved to find it."""
+    objective, known = ran.options["objective"], log_p(ran)
+    if objective == "g_tower":
+        return _frequencies(ran, number, targets)
+    if objective == "ssl":
+        return [0.0] * len(ids), []
+    if objective != "mns":
+        return [known[i] for i in ids], []
+    mixed = [share * math.exp(known[i]) + (1 - share) / len(warm) for i in ids]
+    return [math.log(p) for p in mixed], []
 
 
 def _check_first(ran: Ran, warm: list[int], found: list[int]) -> None:

@@ -22,7 +22,7 @@ def check_popular(case: Case) -> None:
         total = [0.0] * len(plain.items)
         for _, item, time, weight in plain.rows:
             total[item] += weight * (1.0 if half is None else 0.5 ** ((last - time) / half))
-        _same_for(model, plain, lambda past: total)
+        _same_for(model, plain, lambda past, total=total: total)
 
 
 def check_item_cf(case: Case) -> None:
@@ -52,10 +52,10 @@ def _neighbours(
     near = np.zeros((items, items))
     for i in range(items):
         for j in range(items):
-            top = sum(
-                float(c[u] @ c[u]) ** -user_power * c[u, i] * c[u, j] for u in range(users)
+            top = sum(float(c[u] @ c[u]) ** -user_power * c[u, i] * c[u, j] for u in range(users))
+            size = float(c[:, i] @ c[:, i]) ** asymmetry * float(c[:, j] @ c[:, j]) ** (
+                1 - asymmetry
             )
-            size = float(c[:, i] @ c[:, i]) ** asymmetry * float(c[:, j] @ c[:, j]) ** (1 - asymmetry)
             near[i, j] = 0.0 if i == j else top / (size + shrink)
         for j in np.argsort(-near[i], kind="stable")[neighbours:]:
             near[i, j] = 0.0

@@ -68,9 +68,7 @@ def world(*, weights: bool = True, table: bool = False, repeats: bool = True) ->
         names = [f"i{item}" for item in range(11)]
         given["items"] = pa.table({"item": names, "genre": GENRES, "price": PRICES})
     log = sdx.read(columns, **given)
-    plain = [
-        (users.index(u), items_.index(i), t, w if weights else 1.0) for u, i, t, w in rows
-    ]
+    plain = [(users.index(u), items_.index(i), t, w if weights else 1.0) for u, i, t, w in rows]
     assert (log.users.all().to_pylist(), log.items.all().to_pylist()) == (users, items_)
     return Plain(log, plain, users, items_)
 
@@ -91,12 +89,17 @@ def check_metrics(found: Any, plain: Plain, last: sdx.Holdout, scores: Any, k: i
     """NDCG and recall of the lists by scores(user), items of the log left out."""
     gains, recalls = [], []
     for at, user in enumerate(last.users.tolist()):
-        target = set(last.targets.ids[last.targets.indptr[at] : last.targets.indptr[at + 1]].tolist())
+        target = set(
+            last.targets.ids[last.targets.indptr[at] : last.targets.indptr[at + 1]].tolist()
+        )
         if not target:
             continue
         seen = {item for item, _ in plain.history(user)}
         ranks = [n for n, (i, _) in enumerate(best(scores(user), k, seen)) if i in target]
-        gains.append(sum(1 / np.log2(n + 2) for n in ranks) / sum(1 / np.log2(n + 2) for n in range(len(target))))
+        gains.append(
+            sum(1 / np.log2(n + 2) for n in ranks)
+            / sum(1 / np.log2(n + 2) for n in range(len(target)))
+        )
         recalls.append(len(ranks) / len(target))
     assert abs(found[f"ndcg@{k}"] - np.mean(gains)) < 1e-4
     assert abs(found[f"recall@{k}"] - np.mean(recalls)) < 1e-6
@@ -111,7 +114,9 @@ def best(scores: Any, k: int, out: set[int]) -> list[tuple[int, float]]:
 def same_lists(found: Any, names: list[str], wanted: dict[Any, list[tuple[int, float]]]) -> None:
     """The table of lists holds these items with these scores."""
     lists: dict[Any, list[tuple[str, float]]] = {name: [] for name in wanted}
-    for user, item, score in zip(*(found[c].to_pylist() for c in ("user", "item", "score"))):
+    for user, item, score in zip(
+        *(found[c].to_pylist() for c in ("user", "item", "score")), strict=True
+    ):
         lists[user].append((item, score))
     for name, pairs in wanted.items():
         got = lists[name]

@@ -66,7 +66,9 @@ class Tree:
         names = ("see", "see_units", "weigh", "last", "last_bias")
         names += tuple(f"{layer}{more}" for layer in LAYERS for more in ("", "_units"))
         self.layers = {
-            name: state[f"model.scorer.{name}"] if leaves is None else leaves.dense[f"scorer.{name}"]
+            name: state[f"model.scorer.{name}"]
+            if leaves is None
+            else leaves.dense[f"scorer.{name}"]
             for name in names
         }
         self.stats = {layer: state[f"model.scorer.{layer}_stats"].clone() for layer in LAYERS}
@@ -147,7 +149,7 @@ class Tree:
     ) -> list[list[tuple[int, float]]]:
         """The nodes with scores that a search looks at on each level, the best first."""
         found: list[list[tuple[int, float]]] = []
-        nodes, above = list(range(self.shape.roots)), {n: 0.0 for n in range(self.shape.roots)}
+        nodes, above = list(range(self.shape.roots)), dict.fromkeys(range(self.shape.roots), 0.0)
         for level in range(1, self.shape.depth + 1):
             scored = []
             for node in nodes:

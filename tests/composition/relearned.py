@@ -46,9 +46,9 @@ def dealt() -> Iterator[tuple[list[Dealt], list[Any]]]:
         clustered.append((vectors.copy(), tuple(shape), by_vectors(vectors, shape, **kept)))
         return clustered[-1][2]
 
-    with patch.object(learn_file, "deal", recorded):
-        with patch.object(relearn_file.tree_build, "by_vectors", order):
-            yield found, clustered
+    clusters = patch.object(relearn_file.tree_build, "by_vectors", order)
+    with patch.object(learn_file, "deal", recorded), clusters:
+        yield found, clustered
 
 
 def check_round(
@@ -58,7 +58,7 @@ def check_round(
     number: int,
     taken: tuple[list[Dealt], list[Any]],
 ) -> None:
-    """Between two steps the tree was learned from the first one's tables, and nothing else moved."""
+    """Between two steps the tree was learned from the tables, and nothing else moved."""
     o, before, after = ran.options, ran.steps[number - 1].after, ran.steps[number].before
     old, new = Tree(shape, before, o), Tree(shape, after, o)
     generator = torch.Generator()
@@ -138,7 +138,10 @@ def _weights(
     total = []
     for node in nodes:
         path = [(node // tree.shape.arity ** (upto - j), j) for j in range(above + 1, upto + 1)]
-        logs = [-math.log1p(math.exp(-tree.value(history, j, n))) if tree.holds(n, j) else LEAST for n, j in path]
+        logs = [
+            -math.log1p(math.exp(-tree.value(history, j, n))) if tree.holds(n, j) else LEAST
+            for n, j in path
+        ]
         total.append(sum(max(LEAST, x) for x in logs))
     return total
 
@@ -161,7 +164,9 @@ def _greedy(found: Dealt) -> list[int]:
             here = [i for i in mine if chosen[i] == full]
             here.sort(key=lambda i: (int(found.stays[i]) != full, -float(weight[i].max())))
             for i in here[room[full] :]:
-                left = [(-math.inf if c in closed else float(weight[i, c])) for c in range(len(room))]
+                left = [
+                    (-math.inf if c in closed else float(weight[i, c])) for c in range(len(room))
+                ]
                 chosen[i] = left.index(max(left))
     return chosen
 
@@ -181,7 +186,10 @@ def _check_tables(
 ) -> None:
     """Leaf vectors and their moments follow their items; nothing else changes."""
     first = old.shape.starts[-1]
-    tables = {"model.scorer.nodes.weight", *(f"optimizer.0.{n}" for n in ("age", "first", "second"))}
+    tables = {
+        "model.scorer.nodes.weight",
+        *(f"optimizer.0.{n}" for n in ("age", "first", "second")),
+    }
     for name, tensor in before.items():
         wanted = tensor.clone()
         if name in tables and move:

@@ -24,7 +24,15 @@ from composition.suite import Case
 from composition.towers import Resampled
 from softdex.solve.gradient import in_batch
 
-SMALL = {"dim": 4, "epochs": 2, "batch_size": 3, "lr": 0.05, "lr_end": 0.5, "seed": 5, "device": "cpu"}
+SMALL = {
+    "dim": 4,
+    "epochs": 2,
+    "batch_size": 3,
+    "lr": 0.05,
+    "lr_end": 0.5,
+    "seed": 5,
+    "device": "cpu",
+}
 IN_BATCH = ("ssl", "ssl_pop", "mns", "g_tower", "bir", "xir")
 
 
@@ -55,7 +63,10 @@ def check_sequence(case: Case) -> None:
     plain, last = held(world(table="features" in case.options))
     epochs = case.options["epochs"]
     resampled = Resampled()
-    with measured(*[0.1] * (epochs - 2), 0.3, 0.2), patch.object(in_batch, "resample_counts", resampled):
+    with (
+        measured(*[0.1] * (epochs - 2), 0.3, 0.2),
+        patch.object(in_batch, "resample_counts", resampled),
+    ):
         ran = trained(case, plain.log, valid=last)
     o = dict(ran.options)
     longest = max(len(plain.history(u)) for u in range(len(plain.users)))
@@ -74,7 +85,7 @@ def check_sequence(case: Case) -> None:
 
 
 def _parts(plain: Plain, most: int) -> list[Part]:
-    """Histories in parts of one item more than are read; each item but the first is a target once."""
+    """Histories in parts of one item more than are read; each but the first is a target once."""
     found = []
     for user in range(len(plain.users)):
         past = plain.history(user)
@@ -144,7 +155,9 @@ def _check_start(w: World) -> None:
 
     columns = columns_of(w.ran, "item")
     if columns is None:
-        close(before[f"model.{part}.weight"], random(len(w.plain.items), dim, scale=dim**-0.5), part)
+        close(
+            before[f"model.{part}.weight"], random(len(w.plain.items), dim, scale=dim**-0.5), part
+        )
     else:
         tokens, numbers, size = columns
         counts = w.plain.counts
@@ -195,12 +208,13 @@ def _check_step(w: World, number: int) -> None:
     masks = []
     if o["encoder"] == "attention" and o["dropout"]:
         shape = len(batch), width, o["dim"]
-        masks = [torch.rand(shape, generator=generator) >= o["dropout"] for _ in range(1 + 2 * o["layers"])]
+        masks = [
+            torch.rand(shape, generator=generator) >= o["dropout"]
+            for _ in range(1 + 2 * o["layers"])
+        ]
     queries: list[tuple[int, Tensor, int, float]] = []
     for b, each in enumerate(batch):
-        drops = [
-            lambda x, at, kept=mask[b]: x * kept[at] / (1 - o["dropout"]) for mask in masks
-        ]
+        drops = [lambda x, at, kept=mask[b]: x * kept[at] / (1 - o["dropout"]) for mask in masks]
         states = model.queries(each.items[:-1], drops)
         for at, state in enumerate(states):
             queries.append((b * width + at, state, each.items[at + 1], each.weights[at + 1]))
@@ -215,7 +229,10 @@ def _check_step(w: World, number: int) -> None:
         moving += more
     else:
         losses = _losses(w, number, model, leaves, chosen, len(places), generator)
-    loss = sum((w_ / total * each for (*_, w_), each in zip(chosen, losses, strict=True)), torch.zeros(()).double())
+    loss = sum(
+        (w_ / total * each for (*_, w_), each in zip(chosen, losses, strict=True)),
+        torch.zeros(()).double(),
+    )
     assert torch.equal(generator.get_state(), step.after["generator"])
     check_network_step(w.ran, number, leaves, loss, moving)
 
@@ -322,12 +339,25 @@ CASES: list[Case] = [
     _case("sasrec", objective="ssm", index="popularity", power=0.8, negatives=6, positions=5),
     _case("sasrec", **SHALLOW, objective="ssm", **IMI),
     _case("sasrec", **SHALLOW, features=["genre", "price"], id_dropout=0.4, dropout=0.4),
-    _case("sasrec", **SHALLOW, features="all", ids="drop", objective="ssm", index="uniform", negatives=5),
-    *(_case("sasrec", **SHALLOW, objective=name, positions=7) for name in ("ssl", "ssl_pop", "g_tower", "xir")),
+    _case(
+        "sasrec",
+        **SHALLOW,
+        features="all",
+        ids="drop",
+        objective="ssm",
+        index="uniform",
+        negatives=5,
+    ),
+    *(
+        _case("sasrec", **SHALLOW, objective=name, positions=7)
+        for name in ("ssl", "ssl_pop", "g_tower", "xir")
+    ),
     _case("sasrec", **SHALLOW, objective="mns", features="genre"),
     _case("sasrec", **SHALLOW, objective="bir", max_history=4, epochs=3),
     _case("youtube_dnn", negatives=6),
-    _case("youtube_dnn", **OWN, negatives=5, index="popularity", power=0.9, max_history=3, epochs=3),
+    _case(
+        "youtube_dnn", **OWN, negatives=5, index="popularity", power=0.9, max_history=3, epochs=3
+    ),
     _case("youtube_dnn", **IMI, positions=4, features="all", ids="drop"),
     _case("youtube_dnn", features=["genre", "price"], id_dropout=0.4, objective="softmax"),
     *(_case("youtube_dnn", objective=name, positions=6) for name in ("ssl_pop", "mns", "bir")),
