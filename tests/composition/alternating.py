@@ -16,6 +16,7 @@ from torch.autograd.functional import hessian
 
 import softdex as sdx
 from composition.logs import Plain, best, check_metrics, held, measured, same_lists, world
+from composition.steps import check_patience
 from composition.suite import Case
 from softdex.recipes import catalogue
 from softdex.solve.closed.als import Sweeps
@@ -245,9 +246,12 @@ def _served(model: Any, plain: Plain, loss: Loss, p: Tensor, q: Tensor, o: dict[
     for given in ([0, 3, 3], [5]):
         past = torch.zeros(1, c.shape[1], dtype=torch.float64)
         past[0, given] = 1.0
-        y = _rows(make(past, o), q, past, o | {"steps": 0}, items=False)[0]
-        asked = model.recommend(history=[[plain.items[i] for i in given]], k=4)
-        same_lists(asked, plain.items, {0: best((q @ y).tolist(), 4, set(given))})
+        for size in (1.5, 1.0):  # the vectors of now count
+            model.index.scorer.items.weight.copy_(q * size)
+            y = _rows(make(past, o), q * size, past, o | {"steps": 0}, items=False)[0]
+            asked = model.recommend(history=[[plain.items[i] for i in given]], k=4)
+            wanted = best((q @ y * size).tolist(), 4, set(given))
+            same_lists(asked, plain.items, {0: wanted})
     added = [("new", plain.items[i], 1.0, w) for i, w in ((1, 2.0), (4, 0.5))]
     weighted = plain.log.weight is not None
     model.add_users(sdx.read([row if weighted else row[:2] for row in added]))
@@ -350,13 +354,14 @@ def _als(recipe: str, **options: Any) -> Case:
 SHRUNK = {"beta": 0.3, "interaction": "frobenius"}
 CASES: list[Case] = [
     _als("ials", steps=0, epochs=3),
-    _als("ials", dim=2, alpha=0.3, lam=0.05, reg="l2", steps=2, epochs=2, seed=7),
+    _als("ials", dim=5, alpha=0.3, lam=0.05, reg="l2", steps=2, epochs=2, seed=7),
     _als("ials", alpha=0.7, lam=0.9, nu=1.4, epochs=2),
+    Case("ials", {"dim": 3, "epochs": 9, "device": "cpu"}, check_patience),
     _als("rg2", steps=0, epochs=3),
-    _als("rg2", dim=2, alpha=0.4, lam=0.05, reg="l2", steps=2, seed=7),
+    _als("rg2", dim=5, alpha=0.4, lam=0.05, reg="l2", steps=2, seed=7),
     _als("rg2", lam=0.3, nu=0.6, sampled=4),
     _als("rgx", steps=0, beta=0.6, lam=0.2),
-    _als("rgx", steps=3, beta=0.7, alpha=0.2, reg="sum_w", dim=2, seed=9, sampled=5),
+    _als("rgx", steps=3, beta=0.7, alpha=0.2, reg="sum_w", dim=5, seed=9, sampled=5),
     _als("rgx", steps=0, beta=0.4, interaction="frobenius", lam=0.05),
     Case("rg2", {"solver": "svd", "alpha": 0.0, "lam": 0.15}, check_svd),
     Case("rgx", SHRUNK | {"solver": "svd", "alpha": 0.0, "lam": 0.1, "reg": "sum_w"}, check_svd),

@@ -56,11 +56,11 @@ def check_newton(case: Case) -> None:
     trust = (float((scale * found[0].before["vectors"].square()).sum()) ** 0.5, 0.0)
     for now in found:
         near(now.before["trust"][:2], torch.tensor(trust, dtype=torch.float64), 2e-2)
-        at, value, trust = _newton(of, now.before["vectors"], scale, *trust)
+        at, value, (radius, steepest) = _newton(of, now.before["vectors"], scale, *trust)
         near(now.after["vectors"], at, 5e-3)
         assert math.isclose(now.loss * int((c > 0).sum()), value, rel_tol=1e-3)
         assert math.isclose(float(of(now.after["vectors"])), value, rel_tol=1e-3)
-        trust = tuple(now.after["trust"][:2].tolist())
+        trust = (radius, steepest)
     kept = found[1].after
     p = query(kept.get("users"), kept["items"])
     check_known(model, plain, p, kept["items"])

@@ -19,7 +19,7 @@ from composition.matrix import all_rows
 from composition.products import columns_of, vectors_in
 from composition.proposals import check_index, draws_of, log_law, shared
 from composition.readers import attention_states, dnn_query
-from composition.steps import check_network_step
+from composition.steps import check_network_step, check_order, check_patience
 from composition.suite import Case
 from composition.towers import Resampled
 from softdex.solve.gradient import in_batch
@@ -60,7 +60,8 @@ class World(NamedTuple):
 
 def check_sequence(case: Case) -> None:
     """Steps of both epochs, and the lists of the best one."""
-    plain, last = held(world(table="features" in case.options))
+    cold = "features" in case.options or case.options.get("objective") in IN_BATCH
+    plain, last = held(world(table=cold))
     epochs = case.options["epochs"]
     resampled = Resampled()
     with (
@@ -68,18 +69,21 @@ def check_sequence(case: Case) -> None:
         patch.object(in_batch, "resample_counts", resampled),
     ):
         ran = trained(case, plain.log, valid=last)
-    o = dict(ran.options)
+    o = ran.options | {"batch_size": ran.options["batch_size"] or 16}
+    if o["index"] == "auto":  # few items
+        o["index"] = "full"
     longest = max(len(plain.history(u)) for u in range(len(plain.users)))
     most = max(1, min(o["max_history"], longest - 1))
     if o["positions"] is None:
         o["positions"] = 2048 if o["objective"] in IN_BATCH else 0
     w = World(ran._replace(options=o), plain, _parts(plain, most), most, resampled)
     check_run(w.ran, len(w.parts), rate)
+    check_order(w.ran, len(w.parts))
     _check_start(w)
-    per = steps_per_epoch(ran)
-    for number in (0, 1, len(ran.steps) - 1):
+    per = steps_per_epoch(w.ran)
+    for number in sorted({0, 1, len(ran.steps) - 1}):
         _check_step(w, number)
-    if o["objective"] == "ssm":
+    if o["objective"] == "ssm" and o["index"] != "full":
         _check_index(w)
     _check_lists(w, ran.steps[(epochs - 1) * per - 1].after, last)
 
@@ -133,11 +137,7 @@ class Model:
 
     def scores(self, query: Tensor) -> list[float]:
         """Of all items."""
-        untrained = self.w.o["objective"] in IN_BATCH and self.w.o["features"] is None
-        return [
-            0.0 if untrained and not count else float(query @ self.item(i))
-            for i, count in enumerate(self.w.plain.counts)
-        ]
+        return [float(query @ self.item(i)) for i in range(len(self.w.plain.items))]
 
 
 def _dense(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -310,7 +310,11 @@ def _check_index(w: World) -> None:
 
 @torch.no_grad()
 def _check_lists(w: World, state: dict[str, Tensor], last: sdx.Holdout) -> None:
-    model, plain = Model(w, state), w.plain
+    plain, name = w.plain, "model.encoder.items.weight"
+    if w.o["objective"] in IN_BATCH and name in state:  # items without events are not trained
+        met = torch.tensor([count > 0 for count in plain.counts])
+        state = state | {name: state[name] * met[:, None]}
+    model = Model(w, state)
 
     def scores(past: list[int]) -> list[float]:
         return model.scores(model.queries(past[-w.most :])[-1])
@@ -326,12 +330,31 @@ def _check_lists(w: World, state: dict[str, Tensor], last: sdx.Holdout) -> None:
     check_metrics(w.ran.model.card.metrics["valid"], plain, last, lambda u: every[u])
 
 
+def check_metrics_per_epoch(case: Case) -> None:
+    """The metric of every epoch is that of its tables, without what only training drops."""
+    plain, last = held(world(table=True))
+    ran = trained(case, plain.log, valid=last)
+    longest = max(len(plain.history(u)) for u in range(len(plain.users)))
+    most = max(1, min(ran.options["max_history"], longest - 1))
+    w, per = World(ran, plain, _parts(plain, most), most, Resampled()), steps_per_epoch(ran)
+    assert ran.model.card.training is not None
+    for epoch, record in enumerate(ran.model.card.training["history"]):
+        model = Model(w, ran.steps[(epoch + 1) * per - 1].after)
+
+        def scores(user: int, model: Model = model) -> list[float]:
+            past = [item for item, _ in plain.history(user)][-most:]
+            return model.scores(model.queries(past)[-1].detach())
+
+        check_metrics({"ndcg@20": record["metric"]}, plain, last, scores)
+
+
 def _case(recipe: str, **options: Any) -> Case:
     return Case(recipe, SMALL | options, check_sequence)
 
 
 OWN = {"lr": 0.03, "lr_end": 1.0, "decay": 0.1, "per_row": True, "seed": 8, "batch_size": 2}
 IMI = {"index": "imi_popularity", "codewords": 2, "refit_every": 3, "power": 0.8, "negatives": 7}
+FEATURED = {"features": "all", "id_dropout": 0.8, "negatives": 6, "batch_size": 2}
 SHALLOW = {"layers": 1, "hidden": 5}
 CASES: list[Case] = [
     _case("sasrec"),
@@ -354,7 +377,10 @@ CASES: list[Case] = [
     ),
     _case("sasrec", **SHALLOW, objective="mns", features="genre"),
     _case("sasrec", **SHALLOW, objective="bir", max_history=4, epochs=3),
-    _case("youtube_dnn", negatives=6),
+    _case("sasrec", **SHALLOW, objective="ssm"),
+    Case("sasrec", {**SMALL, **SHALLOW, "epochs": 9}, check_patience),
+    Case("youtube_dnn", {**SMALL, **FEATURED, "epochs": 3, "patience": 0}, check_metrics_per_epoch),
+    _case("youtube_dnn", negatives=6, batch_size=None),
     _case(
         "youtube_dnn", **OWN, negatives=5, index="popularity", power=0.9, max_history=3, epochs=3
     ),

@@ -7,7 +7,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from composition.loops import KEPT, Leaves, Ran, _check_dense, _check_rows
+import softdex as sdx
+from composition.logs import held, measured, world
+from composition.loops import KEPT, Leaves, Ran, _check_dense, _check_rows, steps_per_epoch
+from composition.suite import Case
 
 ROUNDING = 3e-4  # of the largest gradient of the step
 
@@ -51,3 +54,22 @@ def check_network_step(
 
 def _gradient(tensor: Tensor) -> Tensor:
     return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+
+
+def check_order(ran: Ran, size: int) -> None:
+    """The rows of each epoch stand in an order of its own, by the seed."""
+    per, seed = steps_per_epoch(ran), ran.options["seed"]
+    for epoch in range(ran.options["epochs"]):
+        shuffle = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+        order = torch.cat([step.at for step in ran.steps[epoch * per : (epoch + 1) * per]])
+        assert torch.equal(order, torch.randperm(size, generator=shuffle))
+
+
+def check_patience(case: Case) -> None:
+    """Training ends two epochs after the best one, which is kept."""
+    plain, last = held(world())
+    with measured(0.1, 0.3, 0.2, 0.3, 0.9, 0.9):
+        model = sdx.fit(case.recipe, plain.log, last, patience=2, **case.options)
+    assert model.card.training is not None
+    assert [record["metric"] for record in model.card.training["history"]] == [0.1, 0.3, 0.2, 0.3]
+    assert model.card.training["best_epoch"] == 2

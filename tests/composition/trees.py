@@ -19,6 +19,7 @@ from composition.logs import Plain, check_metrics, held, measured, same_lists, w
 from composition.loops import Ran, check_run, close, steps_per_epoch, trained
 from composition.nodes import LAYERS, Shape, Tree
 from composition.relearned import check_round, dealt
+from composition.steps import check_order, check_patience
 from composition.suite import Case
 from composition.tree_steps import Row, World, check_tree_step
 from softdex.recipes import catalogue
@@ -72,6 +73,9 @@ def check_ran(
     _check_start(w, case)
     if o["rounds"] == 1:
         check_run(ran, len(w.rows), lambda ran, number: _rate(o, ran, number))
+    check_order(ran, len(w.rows))
+    _check_records(w)
+    assert ran.model.index.state()["effort"] == o["beam"]
     per = steps_per_epoch(ran)
     if o["leaves"] in ("factors", "sequence"):
         taken[1].pop(0)  # that was for the first tree
@@ -79,11 +83,22 @@ def check_ran(
         check_round(ran, w.shape, w.rows, epoch * per, taken)
     assert taken == ([], [])  # nothing else was assigned
     epochs = o["epochs"]
-    for number in (0, per, len(ran.steps) - 1):
+    for number in sorted({0, per, len(ran.steps) - 1}):
         close(ran.steps[number].lr, _rate(o, ran, number), f"learning rate of step {number}")
         check_tree_step(w, number)
     kept = dict(ran.steps[(epochs - 1) * per - 1].after)
     _check_lists(w, kept, last)
+
+
+def _check_records(w: World) -> None:
+    """An epoch reports its loss and its metric, one that begins with a new tree its figures."""
+    assert w.ran.model.card.training is not None
+    for epoch, record in enumerate(w.ran.model.card.training["history"]):
+        more = {"moved"} if epoch in _starts(w.o) else set()
+        assert (
+            set(record) - {"gain", "held_before", "held_after"}
+            == {"epoch", "loss", "metric"} | more
+        )
 
 
 def _options(case: Case, plain: Plain) -> dict[str, Any]:
@@ -200,10 +215,21 @@ def _check_start(w: World, case: Case) -> None:
         )
         job = w.made["jobs"][how]
         close(job.scorer.items.weight, vectors, "the vectors of a quick model")
-        assert vectors.any()
+        again = _quick(how, w)
+        close(again, vectors, "the vectors of that model trained by itself", scale=1.0)
     else:
         saved = sdx.load(how)
         assert order == [i for i in saved.index.item_of.tolist() if i >= 0]
+
+
+def _quick(how: str, w: World) -> Tensor:
+    """The item vectors of the quick model, trained by itself."""
+    given: dict[str, Any] = {"dim": 64, "seed": w.o["seed"], "device": "cpu", "patience": 0}
+    if how == "factors":
+        return sdx.fit("rg2", w.plain.log, epochs=4, **given).index.scorer.items.weight
+    sampled = {"objective": "ssm", "index": "uniform", "negatives": 1000}
+    rates = {"epochs": 8, "lr": 0.003, "lr_end": 0.05, "max_history": 50}
+    return sdx.fit("sasrec", w.plain.log, **given, **sampled, **rates).index.scorer.items.weight
 
 
 # the lists ---------------------------------------------------------------------------------------
@@ -237,6 +263,15 @@ def _check_lists(w: World, state: dict[str, Tensor], last: sdx.Holdout) -> None:
     check_metrics(model.card.metrics["valid"], w.plain, last, scores)
 
 
+def check_din_has_no_tree(case: Case) -> None:
+    """However many items there are, every one is scored."""
+    rows = [(f"u{n % 7}", f"i{n}", n) for n in range(170)]
+    job = catalogue.make("din", sdx.read(rows), case.options)
+    index = job.parts.negatives.index
+    assert (index.depth, index.sizes) == (1, [170])
+    assert index.item_of.tolist() == list(range(170))
+
+
 def _case(recipe: str, check: Any = check_tree, **options: Any) -> Case:
     small = {n: v for n, v in SMALL.items() if n in catalogue.choices(recipe)}
     if "leaves" in catalogue.choices(recipe):
@@ -246,6 +281,8 @@ def _case(recipe: str, check: Any = check_tree, **options: Any) -> Case:
 
 LABELLED = {"beam": 1, "estimator": SAVED}
 CASES: list[Case] = [
+    Case("dtr", {"beam": 2, "dim": 3, "seed": 5, "device": "cpu"}, check_tree),
+    Case("dtr", SMALL | {"leaves": "random", "epochs": 9}, check_patience),
     _case("dtr", leaves="factors", lr=0.05),
     _case(
         "dtr", sampling="tree", norm="layer", negatives=3, dim=2, decay=0.1, per_row=True, seed=8
@@ -367,6 +404,7 @@ CASES: list[Case] = [
         beam=1,
         warm_up=1,
     ),
+    Case("din", {"device": "cpu", "dim": 2}, check_din_has_no_tree),
     _case("din", norm="layer", windows="last", batch_size=4, lr=0.05, decay=0.1, per_row=True),
     _case(
         "din",
