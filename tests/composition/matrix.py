@@ -17,7 +17,7 @@ from composition.suite import Case, row
 from softdex.solve.gradient.feed import Events
 
 ALIKE = 10  # items that may stand in for a target
-AFTER = ([4], [1, 7, 9, 2, 0], [])  # histories of nobody
+AFTER = ([4, 1, 4], [1, 7, 9, 2, 0])  # histories of nobody
 SAMPLED = ("bpr", "bce", "dns", "self_adversarial")
 
 
@@ -56,9 +56,7 @@ def check_served(ran: Ran) -> None:
     if ran.options["encoder"] == "user":
         check_lists(ran, end.__getitem__)
         return
-    check_lists(
-        ran, end.__getitem__, AFTER[:2], lambda history: pair.scores(pair.query(-1, history))
-    )
+    check_lists(ran, end.__getitem__, AFTER, lambda history: pair.scores(pair.query(-1, history)))
 
 
 def batch_of(ran: Ran, number: int, generator: torch.Generator) -> list[tuple[int, int, float]]:
