@@ -38,7 +38,7 @@ def log_law(
     word, counts = ran.options["index"], ran.facts.counts
     if word == "kernel":
         return _kernel(index["gram"], query, directions, living)
-    weight = {i: 0.0 for i in living}
+    weight = dict.fromkeys(living, 0.0)
     for i in living:
         if word == "popularity":
             weight[i] = ran.options["power"] * math.log(counts[i] + 1)

@@ -78,7 +78,7 @@ def shuffled(ran: Ran) -> list[list[tuple[int, float]]]:
     """Items and confidences per user, in an order that the seed gives."""
     pairs = []
     for items, weights in zip(ran.facts.histories, ran.facts.weights, strict=True):
-        total = {i: 0.0 for i in sorted(items)}
+        total = dict.fromkeys(sorted(items), 0.0)
         for item, weight in zip(items, weights, strict=True):
             total[item] += weight
         pairs.append(list(total.items()))
