@@ -34,8 +34,8 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "softdex"
-ROOMS = ("solve", "recipes", "objective")
-TESTS = ("tests/composition", "tests/theory")
+ROOMS = ["solve", "recipes", "objective"]
+TESTS = ["tests/composition", "tests/theory", "tests/unit"]
 SILENT = {"say", "memory", "extent", "_say_preset", "say_if_compiling"}  # words, and estimates
 ON_GPU = {"device", "strict", "capturable", "fused"}  # arguments that change nothing on a CPU
 SKIPPED = {"solve/gradient/replay.py"}  # needs a GPU
@@ -65,12 +65,19 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=300, help="made faults to try")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of made faults")
     parser.add_argument("--only", default="", help="part of the path of the files to try")
+    parser.add_argument("--rooms", nargs="*", default=ROOMS, help="packages of made faults")
     parser.add_argument("--list", default="", help="part of the name of the lists to try")
+    parser.add_argument(
+        "--tests",
+        nargs="*",
+        default=TESTS,
+        help="of tests/unit the files that name the packages of made faults",
+    )
     parser.add_argument("--goal", type=float, default=0.95, help="least share to be found")
     given = parser.parse_args()
     listed, same = written(given.list)
     faults = [fault for fault in listed if given.only in fault.file]
-    faults += made(given.only, given.sample, given.seed, same)
+    faults += made(given.rooms, given.only, given.sample, given.seed, same)
     os.environ |= {"OMP_NUM_THREADS": "1", "SOFTDEX_QUIET": "1"}
     sys.dont_write_bytecode = True
     for heavy in ("torch", "numba", "pyarrow.compute", "scipy.sparse", "pytest"):
@@ -83,7 +90,7 @@ def main() -> int:
             shutil.copy(ROOT / name, place / name)
         sys.path[:0] = [str(place / "src"), str(place / "tests")]
         os.chdir(place)
-        seen = recorded(place)
+        seen = recorded(place, given.tests)
         return tried(faults, seen, place, given.goal)
 
 
@@ -119,24 +126,28 @@ def tried(faults: list[Fault], seen: dict[str, Any], place: Path, goal: float) -
 # run ----------------------------------------------------------------------------------------------
 
 
-def recorded(place: Path) -> dict[str, Any]:
+def recorded(place: Path, tests: list[str]) -> dict[str, Any]:
     """Which functions each test calls, and how long it takes; kept until a file changes."""
     files = sorted([*SOURCE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")])
-    key = hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()[:16]
+    parts = [*(f.read_bytes() for f in files), *(t.encode() for t in tests)]
+    key = hashlib.sha256(b"".join(parts)).hexdigest()[:16]
     kept = Path(tempfile.gettempdir()) / f"softdex-mutants-{key}.json"
     if not kept.exists():
         print("recording which test calls what", flush=True)
-        child = multiprocessing.get_context("fork").Process(target=_record, args=(kept, place))
+        child = multiprocessing.get_context("fork").Process(
+            target=_record, args=(kept, place, tests)
+        )
         child.start()
         child.join()
     found: dict[str, Any] = json.loads(kept.read_text())
     return found
 
 
-def _record(kept: Path, place: Path) -> None:
+def _record(kept: Path, place: Path, where: list[str]) -> None:
     import pytest
 
     tests: dict[str, Any] = {}
+    failed: set[str] = set()
     source = f"{place}/src/softdex/"
 
     class Calls:
@@ -159,6 +170,9 @@ def _record(kept: Path, place: Path) -> None:
                     "calls": [name(c) for c in called if inside(c)],
                 }
 
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            failed.update([report.nodeid] if report.failed else [])
+
     def inside(code: CodeType) -> bool:
         return code.co_filename.startswith(source)
 
@@ -167,11 +181,11 @@ def _record(kept: Path, place: Path) -> None:
         return f"{file}::{code.co_qualname.replace('.<locals>', '')}"
 
     rooms = [f"softdex.{room}" for room in ROOMS]
-    units = sorted((place / "tests" / "unit").glob("*.py"))
+    units = sorted(place.glob("tests/unit/*.py")) if "tests/unit" in where else []
     units = [f for f in units if any(room in f.read_text() for room in rooms)]
-    where = [*TESTS, *map(str, units)]
+    where = [*(test for test in where if test != "tests/unit"), *map(str, units)]
     pytest.main([*_quiet(), *where], plugins=[Calls()])
-    kept.write_text(json.dumps(tests))
+    kept.write_text(json.dumps({test: tests[test] for test in tests if test not in failed}))
 
 
 def _quiet() -> list[str]:
@@ -271,11 +285,13 @@ def functions(tree: ast.AST, head: str = "") -> Iterator[tuple[str, ast.Function
             yield from functions(node, head)
 
 
-def made(only: str, size: int, seed: int, same: set[tuple[str, str]]) -> list[Fault]:
+def made(
+    rooms: list[str], only: str, size: int, seed: int, same: set[tuple[str, str]]
+) -> list[Fault]:
     """A sample of the faults that the syntax gives, without those that change nothing."""
     every = [
         fault
-        for room in ROOMS
+        for room in rooms
         for path in sorted((SOURCE / room).rglob("*.py"))
         if only in (file := str(path.relative_to(SOURCE))) and file not in SKIPPED and size
         for fault in of_file(file)
