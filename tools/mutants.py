@@ -80,7 +80,7 @@ def main() -> int:
     faults += made(given.rooms, given.only, given.sample, given.seed, same)
     os.environ |= {"OMP_NUM_THREADS": "1", "SOFTDEX_QUIET": "1"}
     sys.dont_write_bytecode = True
-    for heavy in ("torch", "numba", "pyarrow.compute", "scipy.sparse", "pytest"):
+    for heavy in ("torch", "torch._dynamo", "numba", "pyarrow.compute", "scipy.sparse", "pytest"):
         __import__(heavy)
     with tempfile.TemporaryDirectory() as folder:
         place, junk = Path(folder), shutil.ignore_patterns("__pycache__")
