@@ -241,10 +241,14 @@ def check_lists(
     given: Sequence[Sequence[int]] = (),
     score_given: Callable[[Sequence[int]], Sequence[float]] | None = None,
 ) -> None:
-    """Compare `recommend` with scores per item: of every user by key, and of given histories."""
+    """Compare `recommend` with scores per item: of every user by key that is served, and of given
+    histories."""
     users, items = (keys.all().to_pylist() for keys in (ran.model.users, ran.model.items))
-    found = ran.model.recommend(users, k=len(items)).to_pydict()
-    for u, name in enumerate(users):
+    by_features = ran.options.get("user_features") is not None
+    known = [u for u, past in enumerate(ran.facts.histories) if past or by_features]
+    found = ran.model.recommend([users[u] for u in known], k=len(items)).to_pydict()
+    for u in known:
+        name = users[u]
         _check_list(_of(found, name, items), score(u), ran.facts.histories[u])
     if score_given is not None:
         names = [[items[i] for i in history] for history in given]
