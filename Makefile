@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 SHELL  := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint type fmt bench docs clean
+.PHONY: help setup demo test test-slow mutants lint type fmt bench docs clean
 
 help: ## print this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -32,6 +32,9 @@ test: $(STAMP) ## tests of everything (ARGS=... goes to pytest)
 
 test-slow: $(STAMP) ## longer trainings, more seeds, large real data
 	@$(PYTEST) -m slow $(ARGS)
+
+mutants: $(STAMP) ## put single faults into a copy and count those that the tests find (ARGS="--only mf.py --sample 20")
+	@$(BIN)/python tools/mutants.py $(ARGS)
 
 lint: $(STAMP) ## style
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

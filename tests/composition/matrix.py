@@ -10,21 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import softdex as sdx
 from composition.loops import Leaves, Ran, check_lists, check_run, check_step, close, trained
 from composition.products import Pair, featured, living, offsets, start_of
 from composition.proposals import check_frequencies, check_index, draws_of, log_law, shared
 from composition.suite import Case, row
-from softdex.solve.gradient.feed import Events
 
 ALIKE = 10  # items that may stand in for a target
-AFTER = ([4], [1, 7, 9, 2, 0], [])  # histories of nobody
-SAMPLED = ("bpr", "bce", "dns", "self_adversarial")
+AFTER = ([4, 1, 4], [1, 7, 9, 2, 0])  # histories of nobody
 
 
-def check(case: Case) -> None:
+def check(case: Case, log: sdx.Interactions | None = None) -> None:
     """Every step, the index at every step, the order of the run, and what the model serves."""
     asked = case.options.get("features") or case.options.get("user_features")
-    ran = trained(case, featured() if asked else None)
+    ran = trained(case, featured() if asked else log)
     objective = ran.options["objective"]
     if ran.options["index"] == "auto":  # the log is small: all items, or draws for the whole batch
         ran.options["index"] = "full" if objective == "ssm" else "uniform"
@@ -49,16 +48,14 @@ def check_start(ran: Ran) -> None:
             close(found[f"model.{name}"], tensor, f"{name} before the first step")
 
 
-def check_served(ran: Ran) -> None:
-    """Lists are those of the last tables, of users and of histories."""
-    pair, facts = Pair(ran, ran.steps[-1].after), ran.facts
+def check_served(ran: Ran, state: dict[str, Tensor] | None = None) -> None:
+    """Lists are those of the last tables, or of a state, of users and of histories."""
+    pair, facts = Pair(ran, state or ran.steps[-1].after), ran.facts
     end = [pair.scores(pair.query(u, facts.histories[u])) for u in range(ran.log.num_users)]
     if ran.options["encoder"] == "user":
         check_lists(ran, end.__getitem__)
         return
-    check_lists(
-        ran, end.__getitem__, AFTER[:2], lambda history: pair.scores(pair.query(-1, history))
-    )
+    check_lists(ran, end.__getitem__, AFTER, lambda history: pair.scores(pair.query(-1, history)))
 
 
 def batch_of(ran: Ran, number: int, generator: torch.Generator) -> list[tuple[int, int, float]]:

@@ -20,14 +20,14 @@ GENRES: list[list[str] | None] = [
     ["a", "b"], ["d", "a"],
 ]  # fmt: skip
 PRICES = [3.0, None, 1.5, 4.0, 9.0, 2.0, 2.5, None, 6.0, 1.0, 5.0, 7.0]
-CITIES = ["x", "y", "x", "z", None, "y", "x"]
+CITIES = ["x", "y", "x", "z", None, "y", "x", "y"]
 
 
 def featured() -> sdx.Interactions:
-    """The tiny log with columns of items and users, and an item without events, whose genre d no
-    other item has."""
+    """The tiny log with columns of items and users, a user without events, and an item without
+    events, whose genre d no other item has."""
     items = {"item": [f"i{n}" for n in range(12)], "genre": GENRES, "price": PRICES}
-    users = {"user": [f"u{n}" for n in range(7)], "city": CITIES}
+    users = {"user": [f"u{n}" for n in range(8)], "city": CITIES}
     return tiny(items=items, users=users)
 
 

@@ -38,7 +38,7 @@ def log_law(
     word, counts = ran.options["index"], ran.facts.counts
     if word == "kernel":
         return _kernel(index["gram"], query, directions, living)
-    weight = {i: 0.0 for i in living}
+    weight = dict.fromkeys(living, 0.0)
     for i in living:
         if word == "popularity":
             weight[i] = ran.options["power"] * math.log(counts[i] + 1)
@@ -97,7 +97,8 @@ def check_index(
     popularity: str = "power",
 ) -> None:
     """The index of every step is that of the last refit: before the first step, and then after
-    every `refit_every` steps, on the vectors of that moment.
+    every `refit_every` steps, on the vectors of that moment. A multi-index serves, refitted once
+    more and with every item.
 
     Args:
         ran: the training.
@@ -106,19 +107,29 @@ def check_index(
         living: the items in the index.
         popularity: weight of an item in its cell.
     """
-    steps, start = ran.steps, ran.steps[0].before
-    wanted = _refit(
-        ran, _built(ran, directions(start)), start, directions, offsets, living, popularity
-    )
-    for number, step in enumerate(steps):
-        if number and number % ran.options["refit_every"] == 0:
-            last = steps[number - 1].after
-            wanted = _refit(ran, wanted, last, directions, offsets, living, popularity)
-        found = {n.removeprefix("index."): t for n, t in step.before.items() if "index." in n}
-        alive = [bool(flag) for flag in found["alive"]]
-        assert [i for i, flag in enumerate(alive) if flag] == list(living)
-        for name, tensor in wanted.items():
-            close(found[name], tensor, f"{name} of the index in step {number}", scale=1e-3)
+    steps, served = ran.steps, ran.model.index
+
+    def refit(old: dict[str, Tensor], state: dict[str, Tensor], items: Sequence[int]) -> Any:
+        return _refit(ran, old, directions(state), offsets(state), items, popularity)
+
+    start = steps[0].before
+    wanted = refit(_built(ran, directions(start)), start, living)
+    for number, step in enumerate(steps, 1):
+        _compare(step.before, "index.", wanted, living, f"in step {number}")
+        if number % ran.options["refit_every"] == 0:
+            wanted = refit(wanted, step.after, living)
+    assert served.searches == ran.options["index"].startswith("imi")
+    if served.searches:
+        every = range(ran.log.num_items)
+        _compare(served.state(), "", refit(wanted, steps[-1].after, every), every, "that serves")
+
+
+def _compare(
+    state: dict[str, Tensor], head: str, wanted: dict[str, Tensor], living: Sequence[int], when: str
+) -> None:
+    assert state[f"{head}alive"].nonzero()[:, 0].tolist() == list(living)
+    for name, tensor in wanted.items():
+        close(state[head + name], tensor, f"{name} of the index {when}", scale=1e-3)
 
 
 def _built(ran: Ran, points: Tensor) -> dict[str, Tensor]:
@@ -131,19 +142,18 @@ def _built(ran: Ran, points: Tensor) -> dict[str, Tensor]:
 def _refit(
     ran: Ran,
     old: dict[str, Tensor],
-    state: dict[str, Tensor],
-    directions: Callable[[dict[str, Tensor]], Tensor],
-    offsets: Callable[[dict[str, Tensor]], list[float] | None],
+    points: Tensor,
+    given: list[float] | None,
     living: Sequence[int],
     popularity: str,
 ) -> dict[str, Tensor]:
-    word, points = ran.options["index"], directions(state)
+    """An index after a refit to these vectors and offsets."""
+    word = ran.options["index"]
     if word == "kernel":
         return {"gram": _grams(points, living)}
     if not word.startswith("imi"):
         return {}
     words = books(points, old["words"], 4)
-    given = offsets(state)
     if word == "imi_popularity":
         seen = [max(count, 0.5) for count in ran.facts.counts]
         power = ran.options["power"]

@@ -1,0 +1,196 @@
+"""A training as a whole, by loops: the order, the epoch that serves, refits, measures, reports."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import softdex as sdx
+from composition import matrix, towers
+from composition.loops import Ran, close, ndcg, trained
+from composition.products import Pair, featured
+from composition.proposals import books
+from composition.suite import SMALL, row, tiny
+from softdex.data.holdout import Holdout
+from softdex.recipes import catalogue
+
+MIXED = {"encoder": "mix", "negatives": 5, "lr": 0.3, "epochs": 8, "seed": 1}
+
+
+def lists(ran: Ran, state: dict[str, Tensor], asked: Holdout) -> list[list[int]]:
+    """The items of each user of a holdout, best first, without the masked ones."""
+    pair, found = Pair(ran, state), []
+    for n, user in enumerate(asked.users.tolist()):
+        history, masked = (part[n].tolist() for part in (asked.history, asked.masked))
+        scores = pair.scores(pair.query(user, history))
+        left = [i for i in range(len(scores)) if i not in masked]
+        found.append(sorted(left, key=lambda i: -scores[i]))
+    return found
+
+
+def mean_ndcg(ran: Ran, state: dict[str, Tensor], asked: Holdout, k: int) -> float:
+    """Mean NDCG over the users with targets."""
+    targets = [asked.targets[n].tolist() for n in range(len(asked))]
+    pairs = zip(lists(ran, state, asked), targets, strict=True)
+    found = [ndcg(ranked, wanted, k) for ranked, wanted in pairs if wanted]
+    return sum(found) / len(found)
+
+
+FEATURES = {"features": "all", "user_features": "all", "id_dropout": 0.6}
+WORDS = {"index": "imi_popularity", "codewords": 3, "refit_every": 2}
+
+
+@pytest.mark.parametrize("more", [{"patience": 2}, {"patience": 0}, FEATURES, WORDS])
+def test_the_best_epoch_by_ndcg_serves_and_patience_ends_the_run(more: dict[str, Any]) -> None:
+    parts = sdx.split.leave_last(featured() if "features" in more else tiny())
+    case = row("ssm", matrix.check, **MIXED | more)
+    ran = trained(case, parts.train, valid=parts.valid)
+    per, patience = -(-len(parts.train) // case.options["batch_size"]), ran.options["patience"]
+    ends = [step.after for step in ran.steps[per - 1 :: per]]
+    metrics = [mean_ndcg(ran, state, parts.valid, 20) for state in ends]
+    best, record = metrics.index(max(metrics)), ran.model.card.training
+    assert record is not None
+    assert [r["metric"] for r in record["history"]] == pytest.approx(metrics, abs=2e-6)
+    assert record["best_epoch"] == best + 1 < len(ends), "the case shows nothing"
+    stop = best + 1 + patience if patience else case.options["epochs"]
+    assert len(ends) == min(stop, case.options["epochs"])
+    close(ran.model.card.metrics["valid"]["ndcg@20"], metrics[best], "the metric on the card", 1)
+    pair = Pair(ran, ends[best])
+    served = torch.stack([pair.item(i) for i in range(pair.items)])
+    close(ran.model.index.scorer.items.weight, served, "the items that serve")
+    users = torch.stack([pair.user(u) for u in range(ran.log.num_users)])
+    close(ran.model.encoder.vectors.weight, users, "the users that are served")
+    if more is WORDS:  # refitted from the index of that epoch
+        points = torch.stack([pair.direction(i) for i in range(pair.items)])
+        words = books(points, ran.steps[per * (best + 1)].before["index.words"], 4)
+        close(ran.model.index.state()["words"], words, "the codebooks that serve")
+    found = ran.model.evaluate(parts.test, k=(3, 5))
+    for k in (3, 5):
+        wanted = mean_ndcg(ran, ends[best], parts.test, k)
+        assert found[f"ndcg@{k}"] == pytest.approx(wanted, abs=1e-6)
+
+
+def test_refit_trains_on_validation_too_for_the_best_number_of_epochs() -> None:
+    parts = sdx.split.leave_last(tiny())
+    case = row("ssm", matrix.check, **MIXED)
+    ran = trained(case, parts.train, valid=parts.valid, refit=True)
+    again = [step for step in ran.steps if step.trainer is ran.steps[-1].trainer]
+    assert ran.steps[0].trainer is not again[0].trainer
+    events = len(parts.train) + len(parts.valid.targets.ids)
+    record = ran.model.card.training
+    assert record is not None
+    first = len(ran.steps) - len(again)
+    epochs = len(again) // -(-events // case.options["batch_size"])
+    metrics = [
+        r["metric"]
+        for r in trained(case, parts.train, valid=parts.valid).model.card.training["history"]
+    ]
+    assert first == len(metrics) * -(-len(parts.train) // case.options["batch_size"])
+    assert epochs == record["best_epoch"] == metrics.index(max(metrics)) + 1
+    rows = sorted(at for step in again for at in step.at.tolist())
+    assert rows == sorted(list(range(events)) * epochs)
+    for n, user in enumerate(parts.valid.users.tolist()):
+        wanted = parts.train.histories[user].tolist() + parts.valid.targets[n].tolist()
+        assert ran.model.seen[user].tolist() == wanted
+
+
+def test_the_order_of_the_events_follows_the_seed() -> None:
+    orders = [
+        [step.at.tolist() for step in trained(row("ssm", matrix.check, seed=seed)).steps]
+        for seed in (3, 4, 3)
+    ]
+    assert orders[0] == orders[2] != orders[1]
+
+
+def test_without_weights_every_event_counts_alike() -> None:
+    matrix.check(row("ssm", matrix.check, negatives=5), tiny(weights=False))
+
+
+def test_items_without_events_are_trained_as_negatives() -> None:
+    matrix.check(row("ssm", matrix.check, negatives=20), featured())
+
+
+@pytest.mark.parametrize("encoder", ["user", "mix"])
+def test_in_batch_training_gives_items_without_events_no_vector(encoder: str) -> None:
+    log = featured()
+    towers.check(row("ssl_pop", towers.check, encoder=encoder), log)
+
+
+@pytest.mark.parametrize("index", ["uniform", "popularity"])
+def test_the_report_of_a_proposal_equals_the_loop(index: str) -> None:
+    case = row("ssm", matrix.check, encoder="mix", index=index, negatives=40, prior=0.4, power=0.9)
+    if index == "uniform":
+        case.options.pop("power")
+    ran = trained(case)
+    pair, items = Pair(ran, ran.steps[-1].after), ran.log.num_items
+    assert ran.model.card.training is not None
+    record, events = ran.model.card.training["history"][-1], len(ran.log)
+    at = np.random.default_rng(case.options["seed"]).choice(events, 16, replace=False)
+    power = 0.0 if index == "uniform" else 0.9
+    weight = torch.tensor([(count + 1) ** power for count in ran.facts.counts], dtype=torch.float64)
+    q = weight / weight.sum()
+    generator = torch.Generator().manual_seed(case.options["seed"])
+    if index == "uniform":
+        draws = torch.randint(items, (16, 40), generator=generator)
+    else:
+        points = torch.rand(16, 40, generator=generator, dtype=torch.float64)
+        draws = (points[:, :, None] > q.cumsum(0)).sum(2)
+    kl, ess, hits = 0.0, 0.0, 0.0
+    for row_of, n in zip(draws.tolist(), at.tolist(), strict=True):
+        user, target = ran.facts.user[n], ran.facts.item[n]
+        history = [i for i in ran.facts.histories[user] if i != target]
+        p = torch.tensor(pair.scores(pair.query(user, history))).double().softmax(0)
+        kl += float((q * (q.log() - p.log())).sum()) / 16
+        w = p[row_of] / q[row_of]
+        ess += float(w.sum() ** 2 / w.square().sum()) / 40 / 16
+        hits += sum(i == target for i in row_of) / 40 / 16
+    wanted = {"kl": kl, "ess": ess, "hits": hits}
+    assert {n: record[n] for n in wanted} == pytest.approx(wanted, rel=1e-3)
+
+
+def test_a_start_gives_known_users_and_items_their_vectors() -> None:
+    log = tiny()
+    start = sdx.fit("ssm", log, quiet=True, **SMALL)
+    rows = np.arange(len(log))[::-1]
+    other = sdx.read(log.to_arrow().take(rows.copy()), quiet=True)
+    ran = trained(row("ssm", matrix.check, seed=9), other, start=start)
+    for part, keys, name in (
+        (start.encoder.vectors, "users", "model.encoder.vectors.weight"),
+        (start.index.scorer.items, "items", "model.scorer.items.weight"),
+    ):
+        old, new = (getattr(m, keys).all().to_pylist() for m in (start, ran.model))
+        wanted = part.weight[[old.index(key) for key in new]]
+        assert torch.equal(ran.steps[0].before[name], wanted.double())
+
+
+@pytest.mark.parametrize(
+    ("recipe", "events", "size"),
+    [
+        ("ssm", 29, 128),
+        ("ssm", 12_800, 200),
+        ("softmax", 12_800, 4096),
+        ("bir", 29, 128),
+        ("bir", 12_800, 200),
+        ("bir", 200_000, 2048),
+        ("ssm", 600_000, 8192),
+    ],
+)
+def test_batches_are_as_large_as_the_log_allows(recipe: str, events: int, size: int) -> None:
+    n = np.arange(events)
+    log = sdx.read({"user": n % 7, "item": n % 11}, quiet=True)
+    made = catalogue.make(recipe, log, {"dim": 2})
+    assert made.training.batch_size == size
+
+
+@pytest.mark.parametrize(("users", "size"), [(29, 16), (6_400, 100), (25_600, 256)])
+def test_batches_of_histories_are_as_large_as_the_log_allows(users: int, size: int) -> None:
+    n = np.arange(users)
+    log = sdx.read({"user": n, "item": n % 11}, quiet=True)
+    small = {"dim": 2, "hidden": 2, "latent": 2}
+    assert catalogue.make("fastvae", log, small).training.batch_size == size
+    assert math.isclose(catalogue.make("fastvae", log, small).training.lr, 0.003)
