@@ -242,7 +242,7 @@ MUTANTS: list[tuple[str, str, str, str]] = [
     ("index/tree/tree.py", "return self.scorer.seen(query, *map(self.rows, levels))", "return self.scorer.seen(query, *(self.rows(self.depth) for _ in levels))", "histories by their leaves"),
     ("index/tree/tree.py", ".masked_fill(~self.full[rows], NOWHERE)", "", "empty nodes scored"),
     ("score/din.py", "first = torch.cat([part @ weight for part, weight in parts], 1)", "first = torch.cat([part @ self.first[: dim] for part, weight in parts], 1)", "one window"),
-    ("score/din.py", "last_windows(self.sizes, ids.shape[1])", "self.sizes[: len(last_windows(self.sizes, ids.shape[1]))] if ids.shape[1] == self.most else last_windows(self.sizes, ids.shape[1])", "the same windows"),
+    ("score/din.py", "last_windows(self.sizes, ids.shape[1])", "[ids.shape[1]]", "one window for all"),
     ("score/din.py", "+ self.see_units[0], first, real)", ", first, real)", "no bias of attention"),
     ("score/din.py", "learns = self.training and torch.is_grad_enabled()", "learns = self.training", "walks move the statistics"),
     ("score/din.py", "x.shape[:-1].numel() > 1", "False", "statistics never move"),

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
-import torch
 from torch import Tensor
 
 import softdex as sdx
-from composition.logs import Plain, check_metrics, held, measured, same_lists, world
+from composition.logs import Plain, best, check_metrics, held, measured, same_lists, world
 from composition.loops import Ran, check_run, close, steps_per_epoch, trained
-from composition.nodes import LAYERS, Shape, Tree
+from composition.nodes import Shape, Tree
 from composition.relearned import check_round, dealt
 from composition.steps import check_order, check_patience
 from composition.suite import Case
+from composition.tree_starts import check_tree_start, quick_models
 from composition.tree_steps import Row, World, check_tree_step
 from softdex.recipes import catalogue
-from softdex.recipes import leaves as leaves_file
-from softdex.recipes.leaves import Quick
 
 CPU = {
     "leaves": "factors", "sampling": "uniform", "negatives": 20, "max_history": 20,
@@ -43,7 +39,7 @@ def check_tree(case: Case) -> None:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         case = case._replace(options=_saved(given, plain, folder))
         taken = stack.enter_context(dealt())
-        made = stack.enter_context(_made())
+        made = stack.enter_context(quick_models())
         stack.enter_context(measured(*[0.1] * (epochs - 2), 0.3, 0.2))
         ran = trained(case, plain.log, valid=last)
         check_ran(case, plain, last, ran, made, taken)
@@ -70,7 +66,7 @@ def check_ran(
     steps = [step for step in ran.steps if "index.item_of" in step.before]  # not of quick models
     ran = ran._replace(options=o, steps=steps)
     w = World(ran, plain, Shape(len(plain.items), o), _rows(plain, o), made)
-    _check_start(w, case)
+    check_tree_start(w)
     if o["rounds"] == 1:
         check_run(ran, len(w.rows), lambda ran, number: _rate(o, ran, number))
     check_order(ran, len(w.rows))
@@ -95,10 +91,8 @@ def _check_records(w: World) -> None:
     assert w.ran.model.card.training is not None
     for epoch, record in enumerate(w.ran.model.card.training["history"]):
         more = {"moved"} if epoch in _starts(w.o) else set()
-        assert (
-            set(record) - {"gain", "held_before", "held_after"}
-            == {"epoch", "loss", "metric"} | more
-        )
+        found = set(record) - {"gain", "held_before", "held_after"}
+        assert found == {"epoch", "loss", "metric"} | more
 
 
 def _options(case: Case, plain: Plain) -> dict[str, Any]:
@@ -144,94 +138,6 @@ def _starts(o: dict[str, Any]) -> list[int]:
     return [r * o["epochs"] // o["rounds"] for r in range(1, o["rounds"])]
 
 
-# the beginning -----------------------------------------------------------------------------------
-
-
-@contextmanager
-def _made() -> Iterator[dict[str, Any]]:
-    """Record the vectors that leaves are clustered by, and the quick models behind them."""
-    found: dict[str, Any] = {"clustered": [], "jobs": {}}
-    by_vectors = leaves_file.build.by_vectors
-
-    def clustered(vectors: Any, shape: Any, **kept: Any) -> Any:
-        order = by_vectors(vectors, shape, **kept)
-        found["clustered"].append((vectors.copy(), shape, kept, order))
-        return order
-
-    def recorded(name: str) -> Any:
-        plain = getattr(Quick, name)
-
-        def made(quick: Quick) -> Any:
-            found["jobs"][name] = plain(quick)
-            return found["jobs"][name]
-
-        return patch.object(Quick, name, made)
-
-    clusters = patch.object(leaves_file.build, "by_vectors", clustered)
-    with clusters, recorded("sequence"), recorded("factors"):
-        yield found
-
-
-def _check_start(w: World, case: Case) -> None:
-    """Random weights by the seed, and items in the order that `leaves` asks for."""
-    o, before, dim = w.o, w.ran.steps[0].before, w.o["dim"]
-    generator = torch.Generator().manual_seed(o["seed"])
-    made = Tree(w.shape, before, o)
-    widths = [(len(made.windows) + 1) * dim, 128, 64, 24]
-    for n, layer in enumerate(LAYERS):
-        wanted = torch.randn(widths[n], widths[n + 1], generator=generator) * widths[n] ** -0.5
-        close(made.layers[layer], wanted, layer)
-    torch.randn(1, 32, generator=generator)
-    nodes = torch.randn(sum(w.shape.sizes), dim, generator=generator) * 0.1
-    close(made.rows.weight, nodes, "nodes")
-    assert torch.equal(before["index.effort"], torch.tensor(float(o["beam"])).double())
-    items, slots = len(w.plain.items), w.shape.sizes[-1]
-    order = [item for item in made.item_of if item >= 0]
-    wanted = [-1] * slots
-    for rank, item in enumerate(order):
-        wanted[rank * slots // items] = item
-    assert made.item_of == wanted
-    how = o["leaves"]
-    if how == "none":
-        assert order == list(range(items))
-    elif how == "random":
-        assert order == np.random.default_rng(o["seed"]).permutation(items).tolist()
-    elif how == "category":
-        assert w.plain.log.item_table is not None
-        genres = w.plain.log.item_table["genre"].to_pylist()
-        first = [each[0] if each else None for each in genres]
-        codes = {name: n for n, name in enumerate(dict.fromkeys(first)) if name is not None}
-        code = [-1 if name is None else sorted(codes.values()).index(codes[name]) for name in first]
-        draw = np.random.default_rng(o["seed"])
-        place = draw.permutation(len(set(code)))[[c + 1 for c in code]].tolist()
-        mixed = np.random.default_rng(int(draw.integers(2**62))).permutation(items).tolist()
-        assert order == sorted(mixed, key=lambda i: place[i])
-    elif how in ("factors", "sequence"):
-        vectors, shape, kept, clustered = w.made["clustered"][0]
-        assert order == clustered.tolist()
-        assert (tuple(shape), kept["seed"]) == (
-            (w.shape.roots, w.shape.arity, w.shape.depth),
-            o["seed"],
-        )
-        job = w.made["jobs"][how]
-        close(job.scorer.items.weight, vectors, "the vectors of a quick model")
-        again = _quick(how, w)
-        close(again, vectors, "the vectors of that model trained by itself", scale=1.0)
-    else:
-        saved = sdx.load(how)
-        assert order == [i for i in saved.index.item_of.tolist() if i >= 0]
-
-
-def _quick(how: str, w: World) -> Tensor:
-    """The item vectors of the quick model, trained by itself."""
-    given: dict[str, Any] = {"dim": 64, "seed": w.o["seed"], "device": "cpu", "patience": 0}
-    if how == "factors":
-        return sdx.fit("rg2", w.plain.log, epochs=4, **given).index.scorer.items.weight
-    sampled = {"objective": "ssm", "index": "uniform", "negatives": 1000}
-    rates = {"epochs": 8, "lr": 0.003, "lr_end": 0.05, "max_history": 50}
-    return sdx.fit("sasrec", w.plain.log, **given, **sampled, **rates).index.scorer.items.weight
-
-
 # the lists ---------------------------------------------------------------------------------------
 
 
@@ -261,15 +167,30 @@ def _check_lists(w: World, state: dict[str, Tensor], last: sdx.Holdout) -> None:
         return [every.get(i, -math.inf) for i in range(len(w.plain.items))]
 
     check_metrics(model.card.metrics["valid"], w.plain, last, scores)
+    model.build_index("flat")  # every leaf is scored, by the rule of the search
+    every = {u: best(_leaf_scores(tree, past[u]), 3, set(past[u])) for u in users}
+    wanted = {w.plain.users[u]: found for u, found in every.items()}
+    same_lists(model.recommend(w.plain.users, k=3), w.plain.items, wanted)
+
+
+def _leaf_scores(tree: Tree, history: list[int]) -> list[float]:
+    """The score of each item: of its leaf, or the sum of log-sigmoids along its path."""
+    found = []
+    for item in sorted(tree.slot_of):
+        path = range(1, tree.shape.depth + 1)
+        scores = [tree.value(history, level, tree.above(item, level)) for level in path]
+        log = [-math.log1p(math.exp(-score)) for score in scores]
+        found.append(sum(log) if tree.options["product"] else scores[-1])
+    return found
 
 
 def check_din_has_no_tree(case: Case) -> None:
     """However many items there are, every one is scored."""
-    rows = [(f"u{n % 7}", f"i{n}", n) for n in range(170)]
+    rows = [(f"u{n % 7}", f"i{n}", n) for n in range(320)]
     job = catalogue.make("din", sdx.read(rows), case.options)
     index = job.parts.negatives.index
-    assert (index.depth, index.sizes) == (1, [170])
-    assert index.item_of.tolist() == list(range(170))
+    assert (index.depth, index.sizes) == (1, [320])
+    assert index.item_of.tolist() == list(range(320))
 
 
 def _case(recipe: str, check: Any = check_tree, **options: Any) -> Case:
