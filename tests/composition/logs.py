@@ -13,7 +13,7 @@ import pyarrow as pa
 import softdex as sdx
 
 LENGTHS = (5, 4, 9, 1, 6, 3, 7, 4)
-GENRES = [["a"], ["b", "c"], [], ["a", "c"], ["c"], ["b"], ["a"], ["c", "b"], ["d"], ["a"], ["b"]]
+GENRES = [["a"], ["b", "c"], [], ["a", "c"], ["c"], ["b"], ["a"], ["c", "b"], ["d"], ["a"], ["e"]]
 PRICES = [1.0, 2.5, None, 4.0, 0.5, 7.0, 2.0, 3.0, 1.5, 9.0, 4.5]
 
 
@@ -66,7 +66,7 @@ def world(*, weights: bool = True, table: bool = False, repeats: bool = True) ->
     given: dict[str, Any] = {}
     if table:
         names = [f"i{item}" for item in range(11)]
-        given["items"] = pa.table({"item": names, "genre": GENRES, "price": PRICES})
+        given["items"] = pa.table({"item": names, "price": PRICES, "genre": GENRES})
     log = sdx.read(columns, **given)
     plain = [(users.index(u), items_.index(i), t, w if weights else 1.0) for u, i, t, w in rows]
     assert (log.users.all().to_pylist(), log.items.all().to_pylist()) == (users, items_)

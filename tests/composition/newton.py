@@ -23,7 +23,7 @@ def check_newton(case: Case) -> None:
     o = options_of(case)
     c = torch.from_numpy(plain.confidence())
     loss = rg_loss(c, o)
-    with sweeps(NewtonSteps) as found, measured(0.2, 0.3, 0.1):
+    with sweeps(NewtonSteps) as found, measured(0.2, 0.3, *[0.1] * (o["epochs"] - 2)):
         model = sdx.fit(case.recipe, plain.log, last, **SMALL | case.options)
     assert len(found) == o["epochs"]
     generator = torch.Generator().manual_seed(o["seed"])
@@ -128,7 +128,7 @@ def _newton(
 MIX = {"solver": "newton_cg", "encoder": "mix"}
 PRINTED = {"beta": 0.5, "interaction": "frobenius"}
 CASES: list[Case] = [
-    Case("rg2", {"solver": "newton_cg", "epochs": 3}, check_newton),
+    Case("rg2", {"solver": "newton_cg", "epochs": 7, "patience": 0}, check_newton),
     Case("rg2", MIX | {"max_history": 3, "share": 0.8}, check_newton),
     Case("rg2", MIX | {"encoder": "history", "max_history": 2, "lam": 0.3}, check_newton),
     Case("rgx", MIX | {"share": 0.3, "max_history": 2, "beta": 0.6, "nu": 0.5}, check_newton),

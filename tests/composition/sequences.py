@@ -17,7 +17,7 @@ from composition.logs import Plain, best, check_metrics, held, measured, same_li
 from composition.loops import Leaves, Ran, check_run, close, rate, steps_per_epoch, trained
 from composition.matrix import all_rows
 from composition.products import columns_of, vectors_in
-from composition.proposals import check_index, draws_of, log_law, shared
+from composition.proposals import cells_of, check_index, draws_of, log_law, shared
 from composition.readers import attention_states, dnn_query
 from composition.steps import check_network_step, check_order, check_patience
 from composition.suite import Case
@@ -84,7 +84,7 @@ def check_sequence(case: Case) -> None:
     for number in sorted({0, 1, len(ran.steps) - 1}):
         _check_step(w, number)
     if o["objective"] == "ssm" and o["index"] != "full":
-        _check_index(w)
+        _check_index(w._replace(ran=w.ran._replace(steps=ran.steps[: (epochs - 1) * per])))
     _check_lists(w, ran.steps[(epochs - 1) * per - 1].after, last)
 
 
@@ -348,12 +348,25 @@ def check_metrics_per_epoch(case: Case) -> None:
         check_metrics({"ndcg@20": record["metric"]}, plain, last, scores)
 
 
+def check_warm_start(case: Case) -> None:
+    """A run takes over the vectors of an earlier one, and its index belongs to them."""
+    plain = world()
+    start = sdx.fit(case.recipe, plain.log, **case.options | {"seed": 77, "epochs": 1})
+    ran = trained(case, plain.log, start=start)
+    before = ran.steps[0].before
+    vectors = before["model.encoder.items.weight"]
+    close(vectors, start.index.scorer.items.weight, "vectors of the start")
+    for name, tensor in start.encoder.named_parameters():
+        close(before[f"model.encoder.{name}"], tensor, name)
+    assert torch.equal(before["index.cell"], cells_of(vectors, before["index.words"]).int())
+
+
 def _case(recipe: str, **options: Any) -> Case:
     return Case(recipe, SMALL | options, check_sequence)
 
 
 OWN = {"lr": 0.03, "lr_end": 1.0, "decay": 0.1, "per_row": True, "seed": 8, "batch_size": 2}
-IMI = {"index": "imi_popularity", "codewords": 2, "refit_every": 3, "power": 0.8, "negatives": 7}
+IMI = {"index": "imi_popularity", "codewords": 2, "refit_every": 2, "power": 0.8, "negatives": 7}
 FEATURED = {"features": "all", "id_dropout": 0.8, "negatives": 6, "batch_size": 2}
 SHALLOW = {"layers": 1, "hidden": 5}
 CASES: list[Case] = [
@@ -379,6 +392,7 @@ CASES: list[Case] = [
     _case("sasrec", **SHALLOW, objective="bir", max_history=4, epochs=3),
     _case("sasrec", **SHALLOW, objective="ssm"),
     Case("sasrec", {**SMALL, **SHALLOW, "epochs": 9}, check_patience),
+    Case("sasrec", {**SMALL, **SHALLOW, **IMI, "objective": "ssm"}, check_warm_start),
     Case("youtube_dnn", {**SMALL, **FEATURED, "epochs": 3, "patience": 0}, check_metrics_per_epoch),
     _case("youtube_dnn", negatives=6, batch_size=None),
     _case(

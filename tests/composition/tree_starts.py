@@ -91,7 +91,10 @@ def check_tree_start(w: World) -> None:
         close(again, vectors, "the vectors of that model trained by itself", scale=1.0)
     else:
         saved = sdx.load(how)
-        assert order == [i for i in saved.index.item_of.tolist() if i >= 0]
+        keys = saved.items.all().to_pylist()
+        known = [w.plain.items.index(keys[i]) for i in saved.index.item_of.tolist() if i >= 0]
+        assert known != sorted(known)
+        assert order == known + [i for i in range(items) if i not in known]
 
 
 def _quick(how: str, w: World) -> Tensor:
