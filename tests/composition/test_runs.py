@@ -111,6 +111,13 @@ def test_without_weights_every_event_counts_alike() -> None:
     matrix.check(row("ssm", matrix.check, negatives=5), tiny(weights=False))
 
 
+def test_an_item_without_similar_ones_stands_for_itself() -> None:
+    events = tiny().to_arrow().to_pydict()
+    alone = {"user": "u8", "item": "i12", "time": 7, "weight": 2.0}
+    log = sdx.read({n: [*events[n], value] for n, value in alone.items()}, quiet=True)
+    matrix.check(row("ssm", matrix.check, negatives=5, smooth=0.9, epochs=3), log)
+
+
 def test_items_without_events_are_trained_as_negatives() -> None:
     matrix.check(row("ssm", matrix.check, negatives=20), featured())
 
