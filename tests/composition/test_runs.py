@@ -92,6 +92,9 @@ def test_refit_trains_on_validation_too_for_the_best_number_of_epochs() -> None:
     ]
     assert first == len(metrics) * -(-len(parts.train) // case.options["batch_size"])
     assert epochs == record["best_epoch"] == metrics.index(max(metrics)) + 1
+    whole, weight = again[0].trainer.log, parts.train.weight
+    mean = float(weight.mean())
+    assert whole.weight.tolist() == pytest.approx([*weight, *[mean] * (events - len(weight))])
     rows = sorted(at for step in again for at in step.at.tolist())
     assert rows == sorted(list(range(events)) * epochs)
     for n, user in enumerate(parts.valid.users.tolist()):
