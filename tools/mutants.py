@@ -6,9 +6,9 @@
 
 A fault is a file and a text with what stands in its place; tools/mutants/*.toml lists them, with
 the faults that change nothing (`same`) and why. Others are made from the syntax: an argument is
-dropped, a comparison negated, + turned to - and * to /, a call replaced by its first argument, a
-constant changed, branches swapped, a statement deleted. A first run records which test calls which
-function, so that a fault is tried by the tests that can see it, the shortest first.
+dropped, a comparison negated, + turned to - and * to /, a call replaced by its object or its first
+argument, a constant changed, branches swapped, a statement deleted. A first run records which test
+calls which function, so that a fault is tried by the tests that can see it, the shortest first.
 """
 
 from __future__ import annotations
@@ -350,13 +350,7 @@ TURNED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mu
 def changes(node: ast.AST) -> Iterator[str]:
     """What may stand in the place of a node."""
     if isinstance(node, ast.Call):
-        for i, word in enumerate(node.keywords):
-            if word.arg is not None and word.arg not in ON_GPU:
-                yield _with(node, keywords=node.keywords[:i] + node.keywords[i + 1 :])
-        if len(node.args) > 1:
-            yield _with(node, args=node.args[:-1])
-        if node.args and not isinstance(node.args[0], ast.Starred | ast.GeneratorExp):
-            yield f"({ast.unparse(node.args[0])})"
+        yield from _calls(node)
     elif isinstance(node, ast.Compare) and type(node.ops[0]) in NEGATED:
         yield f"({_with(node, ops=[NEGATED[type(node.ops[0])](), *node.ops[1:]])})"
     elif isinstance(node, ast.BinOp) and type(node.op) in TURNED:
@@ -371,6 +365,22 @@ def changes(node: ast.AST) -> Iterator[str]:
         isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
     ):
         yield "pass"
+
+
+def _calls(node: ast.Call) -> Iterator[str]:
+    for i, word in enumerate(node.keywords):
+        if word.arg is not None and word.arg not in ON_GPU:
+            yield _with(node, keywords=node.keywords[:i] + node.keywords[i + 1 :])
+    if len(node.args) > 1:
+        yield _with(node, args=node.args[:-1])
+    if isinstance(node.func, ast.Attribute) and not _is_module(node.func.value):
+        yield f"({ast.unparse(node.func.value)})"
+    elif node.args and not isinstance(node.args[0], ast.Starred | ast.GeneratorExp):
+        yield f"({ast.unparse(node.args[0])})"
+
+
+def _is_module(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("torch", "np", "math", "sp", "time", "json")
 
 
 def _with(node: ast.AST, **changed: Any) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 import softdex as sdx
 from composition import matrix, towers
 from composition.loops import Ran, close, ndcg, trained
-from composition.products import Pair, featured
+from composition.products import Pair, featured, living
 from composition.proposals import books
 from composition.suite import SMALL, row, tiny
 from softdex.data.holdout import Holdout
@@ -92,6 +92,9 @@ def test_refit_trains_on_validation_too_for_the_best_number_of_epochs() -> None:
     ]
     assert first == len(metrics) * -(-len(parts.train) // case.options["batch_size"])
     assert epochs == record["best_epoch"] == metrics.index(max(metrics)) + 1
+    whole, weight = again[0].trainer.log, parts.train.weight
+    mean = float(weight.mean())
+    assert whole.weight.tolist() == pytest.approx([*weight, *[mean] * (events - len(weight))])
     rows = sorted(at for step in again for at in step.at.tolist())
     assert rows == sorted(list(range(events)) * epochs)
     for n, user in enumerate(parts.valid.users.tolist()):
@@ -111,6 +114,13 @@ def test_without_weights_every_event_counts_alike() -> None:
     matrix.check(row("ssm", matrix.check, negatives=5), tiny(weights=False))
 
 
+def test_an_item_without_similar_ones_stands_for_itself() -> None:
+    events = tiny().to_arrow().to_pydict()
+    alone = {"user": "u8", "item": "i12", "time": 7, "weight": 2.0}
+    log = sdx.read({n: [*events[n], value] for n, value in alone.items()}, quiet=True)
+    matrix.check(row("ssm", matrix.check, negatives=5, smooth=0.9, epochs=3), log)
+
+
 def test_items_without_events_are_trained_as_negatives() -> None:
     matrix.check(row("ssm", matrix.check, negatives=20), featured())
 
@@ -121,34 +131,34 @@ def test_in_batch_training_gives_items_without_events_no_vector(encoder: str) ->
     towers.check(row("ssl_pop", towers.check, encoder=encoder), log)
 
 
-@pytest.mark.parametrize("index", ["uniform", "popularity"])
-def test_the_report_of_a_proposal_equals_the_loop(index: str) -> None:
-    case = row("ssm", matrix.check, encoder="mix", index=index, negatives=40, prior=0.4, power=0.9)
-    if index == "uniform":
-        case.options.pop("power")
-    ran = trained(case)
-    pair, items = Pair(ran, ran.steps[-1].after), ran.log.num_items
+@pytest.mark.parametrize(
+    "more", [{}, {"index": "popularity", "power": 0.9}, {"features": "all"}], ids=str
+)
+def test_the_report_of_a_proposal_equals_the_loop(more: dict[str, Any]) -> None:
+    case = row("ssm", matrix.check, encoder="mix", negatives=40, prior=0.4, **more)
+    ran = trained(case, featured() if "features" in more else None)
+    pair, alive = Pair(ran, ran.steps[-1].after), living(ran)
     assert ran.model.card.training is not None
     record, events = ran.model.card.training["history"][-1], len(ran.log)
     at = np.random.default_rng(case.options["seed"]).choice(events, 16, replace=False)
-    power = 0.0 if index == "uniform" else 0.9
-    weight = torch.tensor([(count + 1) ** power for count in ran.facts.counts], dtype=torch.float64)
-    q = weight / weight.sum()
+    weight = torch.tensor([(ran.facts.counts[i] + 1) ** more.get("power", 0.0) for i in alive])
+    q = weight.double() / weight.sum()
     generator = torch.Generator().manual_seed(case.options["seed"])
-    if index == "uniform":
-        draws = torch.randint(items, (16, 40), generator=generator)
-    else:
+    if "power" in more:
         points = torch.rand(16, 40, generator=generator, dtype=torch.float64)
         draws = (points[:, :, None] > q.cumsum(0)).sum(2)
+    else:
+        draws = torch.randint(len(alive), (16, 40), generator=generator)
     kl, ess, hits = 0.0, 0.0, 0.0
-    for row_of, n in zip(draws.tolist(), at.tolist(), strict=True):
+    for drawn, n in zip(draws.tolist(), at.tolist(), strict=True):
         user, target = ran.facts.user[n], ran.facts.item[n]
         history = [i for i in ran.facts.histories[user] if i != target]
-        p = torch.tensor(pair.scores(pair.query(user, history))).double().softmax(0)
+        scores = pair.scores(pair.query(user, history))
+        p = torch.tensor([scores[i] for i in alive]).double().softmax(0)
         kl += float((q * (q.log() - p.log())).sum()) / 16
-        w = p[row_of] / q[row_of]
+        w = p[drawn] / q[drawn]
         ess += float(w.sum() ** 2 / w.square().sum()) / 40 / 16
-        hits += sum(i == target for i in row_of) / 40 / 16
+        hits += sum(alive[place] == target for place in drawn) / 40 / 16
     wanted = {"kl": kl, "ess": ess, "hits": hits}
     assert {n: record[n] for n in wanted} == pytest.approx(wanted, rel=1e-3)
 
