@@ -64,7 +64,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sample", type=int, default=300, help="made faults to try")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of made faults")
-    parser.add_argument("--only", default="", help="part of the path of the files to try")
+    parser.add_argument("--only", nargs="*", default=[""], help="parts of the paths to try")
     parser.add_argument("--rooms", nargs="*", default=ROOMS, help="packages of made faults")
     parser.add_argument("--list", default="", help="part of the name of the lists to try")
     parser.add_argument(
@@ -76,7 +76,7 @@ def main() -> int:
     parser.add_argument("--goal", type=float, default=0.95, help="least share to be found")
     given = parser.parse_args()
     listed, same = written(given.list)
-    faults = [fault for fault in listed if given.only in fault.file]
+    faults = [fault for fault in listed if _among(fault.file, given.only)]
     faults += made(given.rooms, given.only, given.sample, given.seed, same)
     os.environ |= {"OMP_NUM_THREADS": "1", "SOFTDEX_QUIET": "1"}
     sys.dont_write_bytecode = True
@@ -286,19 +286,23 @@ def functions(tree: ast.AST, head: str = "") -> Iterator[tuple[str, ast.Function
 
 
 def made(
-    rooms: list[str], only: str, size: int, seed: int, same: set[tuple[str, str]]
+    rooms: list[str], only: list[str], size: int, seed: int, same: set[tuple[str, str]]
 ) -> list[Fault]:
     """A sample of the faults that the syntax gives, without those that change nothing."""
     every = [
         fault
         for room in rooms
         for path in sorted((SOURCE / room).rglob("*.py"))
-        if only in (file := str(path.relative_to(SOURCE))) and file not in SKIPPED and size
+        if _among(file := str(path.relative_to(SOURCE)), only) and file not in SKIPPED and size
         for fault in of_file(file)
         if (fault.file, f"{fault.function}: {fault.words}") not in same
     ]
     drawn = random.Random(seed).sample(every, min(size, len(every)))
     return sorted(drawn, key=lambda fault: every.index(fault))
+
+
+def _among(file: str, parts: list[str]) -> bool:
+    return any(part in file for part in parts)
 
 
 def of_file(file: str) -> list[Fault]:

@@ -13,8 +13,8 @@ from torch import Tensor
 import softdex as sdx
 from composition import matrix, towers
 from composition.loops import Ran, close, ndcg, trained
-from composition.products import Pair, featured, living
-from composition.proposals import books
+from composition.products import Pair, featured, living, start_of
+from composition.proposals import books, new_books
 from composition.suite import SMALL, row, tiny
 from softdex.data.holdout import Holdout
 from softdex.recipes import catalogue
@@ -176,6 +176,18 @@ def test_a_start_gives_known_users_and_items_their_vectors() -> None:
         old, new = (getattr(m, keys).all().to_pylist() for m in (start, ran.model))
         wanted = part.weight[[old.index(key) for key in new]]
         assert torch.equal(ran.steps[0].before[name], wanted.double())
+
+
+def test_the_first_index_belongs_to_the_vectors_of_the_start() -> None:
+    start = sdx.fit("ssm", tiny(), quiet=True, **SMALL | {"lr": 0.3})
+    ran = trained(row("ssm", matrix.check, negatives=5, **WORDS), start=start)
+    fresh = {f"model.{name}": tensor.double() for name, tensor in start_of(ran).items()}
+    points = []
+    for state in (fresh, ran.steps[0].before):
+        pair = Pair(ran, state)
+        points.append(torch.stack([pair.direction(i) for i in range(pair.items)]))
+    words = books(points[1], new_books(points[0], 3, ran.options["seed"]), 4)
+    close(ran.steps[0].before["index.words"], words, "the first codebooks")
 
 
 @pytest.mark.parametrize(
