@@ -786,6 +786,7 @@ def test_a_place_that_cannot_be_written_is_found_before_a_log_is_read(
             "compare: cannot write clicks.csv/r.html (Not a directory).",
         ),
         ("--report .", "compare: cannot write . (it is a folder or a device)."),
+        ("--report clicks.csv", "compare: expected a file name ending in .html, got 'clicks.csv'."),
         ("--out clicks.csv", "compare: cannot write into clicks.csv (Not a directory)."),
     ],
 )
@@ -847,6 +848,7 @@ def test_a_report_that_cannot_be_written_is_found_before_training(
         ("similar x -i i01 --out recs.json", ["similar: expected a file name ending in"]),
         ("similar x -i i01 --k 0", ["similar: expected k as a whole number of at least 1"]),
         ("explain x -u u01 --out .", ["explain: cannot write ."]),
+        ("explain x -u u01 --out clicks.csv", ["explain: expected a file name ending in .html"]),
         ("export x --faiss clicks.csv/x", ["export: cannot write clicks.csv/x"]),
     ],
 )
