@@ -264,6 +264,18 @@ def as_list(keys: Any) -> Any:
     return list(keys) if isinstance(keys, Iterator) else keys
 
 
+def sound(keys: Any, where: str, what: str) -> Any:
+    """Keys in any container, once Arrow has checked an array of them against its buffers."""
+    if isinstance(keys, (pa.Array, pa.ChunkedArray)):
+        try:
+            keys.validate(full=True)
+        except pa.ArrowException as error:
+            raise SoftdexError(
+                f"{where}: expected {what} as a list of keys, got {type(keys).__name__} ({error})."
+            ) from None
+    return keys
+
+
 def find(keys: Keys, given: Any, where: str, what: str, *, known: bool = True) -> np.ndarray:
     """The row number of each given key.
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from softdex.data.arrow import NOT_CONVERTIBLE
-from softdex.data.keys import as_list, find
+from softdex.data.keys import as_list, find, sound
 from softdex.data.memory import collected
 from softdex.data.ragged import Ragged, group, offsets
 from softdex.data.roles import find_key_column
@@ -83,7 +83,7 @@ def _read(model: Retriever, method: str, name: str, given: Any) -> np.ndarray | 
         given = _items_of(table, method, name)
     if isinstance(given, pa.Table):
         return Listed(given["user"], _one_each(_rows(model, method, name, given["item"])))
-    cells = as_list(given)
+    cells = sound(as_list(given), method, f"items in {name}")
     single = isinstance(cells, np.ndarray) and not cells.ndim
     nested = [] if single else [is_list(cell) for cell in cells]
     if not any(nested):
@@ -122,7 +122,7 @@ def _codes(
 
 
 def _lists(model: Retriever, method: str, name: str, lists: Iterable[Any]) -> Ragged:
-    lists = [list(each) for each in lists]
+    lists = [list(sound(each, method, f"items in {name}")) for each in lists]
     rows = _rows(model, method, name, [item for each in lists for item in each])
     return Ragged(offsets(np.array(list(map(len, lists)), np.int64)), rows).where(rows >= 0)
 
