@@ -5,7 +5,8 @@
 Tasks: `gowalla-test` and `amazon-book-kgat-test` (the split that ships with the data; `-valid`
 holds out 10 % of train instead, for tuning), `ml-1m` and `ml-10m-implicit` (80/10/10 per user,
 early stopping), `next-ml-1m`, `next-amazon-beauty`, `next-nowplaying-sessions` (each user's last
-item, early stopping on the one before), `dtr-ml-1m`, `dtr-amazon-beauty` (DTR's protocol: held-out
+item, early stopping on the one before), `xir-lastfm-hetrec` and so on (BIR's protocol: 80/20 per
+user, no validation), `dtr-ml-1m`, `dtr-amazon-beauty` (DTR's protocol: held-out
 users, nothing masked; "masked" excludes items the user has already interacted with). NAME=VALUE
 takes `seed=0`, `device=auto` and every other option of the recipe; `tune=24` tries so many settings
 of the others on validation first; `save=PATH` saves the model.
@@ -30,7 +31,7 @@ from _options import parser, run, unless_tiny, written
 
 def task(text: str) -> str:
     """A data set with a split in its name."""
-    if not re.fullmatch(r"(ml|next|dtr)-.+|.+-(test|valid)", text):
+    if not re.fullmatch(r"(ml|next|dtr|xir)-.+|.+-(test|valid)", text):
         raise ArgumentTypeError(f"expected a task such as ml-1m or gowalla-test, got {text!r}")
     return text
 
@@ -51,6 +52,9 @@ def split(task: str) -> sdx.Split:
         items = need(f"{name}.items.parquet")
         log = sdx.read(need(f"{name}.parquet"), time="position", items=items, quiet=True)
         return sdx.split.dtr(log.compact())  # films that nobody rated are no items of the protocol
+    if task.startswith("xir-"):
+        log = sdx.read(need(f"{task.removeprefix('xir-')}.parquet"), quiet=True)
+        return sdx.split.xir(log.deduplicate(), seed=0)
     if task.startswith("ml-"):
         return sdx.split.rg(sdx.read(need(f"{task}.parquet"), quiet=True), seed=0)
     name, _, part = task.rpartition("-")
