@@ -130,7 +130,8 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
 def table(experiment: Experiment, lines: list[dict[str, Any]]) -> Iterator[str]:
     """A Markdown table: means over seeds, and their range where there are several."""
     cells: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
-    for line in lines:
+    order = {command: place for place, command in enumerate(experiment.commands)}
+    for line in sorted(lines, key=lambda line: order.get(line["command"], len(order))):
         _, task, *options = line["command"].split()
         said = {"task": task} | dict(option.split("=", 1) for option in options)
         row, column = (

@@ -6,10 +6,10 @@ Tasks: `gowalla-test` and `amazon-book-kgat-test` (the split that ships with the
 holds out 10 % of train instead, for tuning), `ml-1m` and `ml-10m-implicit` (80/10/10 per user,
 early stopping), `next-ml-1m`, `next-amazon-beauty`, `next-nowplaying-sessions` (each user's last
 item, early stopping on the one before), `xir-lastfm-hetrec` and so on (BIR's protocol: 80/20 per
-user, no validation), `dtr-ml-1m`, `dtr-amazon-beauty` (DTR's protocol: held-out
-users, nothing masked; "masked" excludes items the user has already interacted with). NAME=VALUE
-takes `seed=0`, `device=auto` and every other option of the recipe; `tune=24` tries so many settings
-of the others on validation first; `save=PATH` saves the model.
+user, no validation), `dtr-ml-1m`, `dtr-amazon-beauty` (DTR's protocol: held-out users, nothing
+masked; "masked" excludes items the user has already interacted with; `fold=1` to `fold=9` ask other
+tenths of the users). NAME=VALUE takes `seed=0`, `device=auto` and every other option of the recipe;
+`tune=24` tries so many settings of the others on validation first; `save=PATH` saves the model.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def task(text: str) -> str:
 PARSER = parser(__file__, __doc__)
 PARSER.add_argument("task", type=task, **unless_tiny("ml-1m"))
 PARSER.add_argument("out", **written("quality.jsonl"))
-PARSER.recipe_options({"recipe": "ssm", "tune": None, "save": None})
+PARSER.recipe_options({"recipe": "ssm", "tune": None, "save": None, "fold": 0})
 
 
-def split(task: str) -> sdx.Split:
-    """The split of a task."""
+def split(task: str, fold: int = 0) -> sdx.Split:
+    """The split of a task; `fold` is of DTR's protocol."""
     if task.startswith("next-"):
         path = need(f"{task.removeprefix('next-')}.parquet")
         return sdx.split.leave_last(sdx.read(path, time="position", quiet=True))
@@ -51,7 +51,7 @@ def split(task: str) -> sdx.Split:
         name = task.removeprefix("dtr-")
         items = need(f"{name}.items.parquet")
         log = sdx.read(need(f"{name}.parquet"), time="position", items=items, quiet=True)
-        return sdx.split.dtr(log.compact())  # films that nobody rated are no items of the protocol
+        return sdx.split.dtr(log.compact(), fold=fold)  # films that nobody rated are no items of the protocol
     if task.startswith("xir-"):
         log = sdx.read(need(f"{task.removeprefix('xir-')}.parquet"), quiet=True)
         return sdx.split.xir(log.deduplicate(), seed=0)
@@ -87,7 +87,7 @@ def main(given: Namespace) -> None:
     if path.exists() and key in path.read_text():
         print(f"quality: this run is in {path} already")
         return
-    train, valid, test = split(task)
+    train, valid, test = split(task, given.own["fold"])
     measured = valid if task.endswith("-valid") and valid is not None else test
     early = valid if task.startswith(("ml-", "next-", "dtr-")) else None
     began = time.perf_counter()
