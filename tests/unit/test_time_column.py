@@ -31,6 +31,7 @@ DAYS = [dt.datetime(2010, 1, d) for d in (1, 3, 2)]
         pa.array([s * 1000 for s in SECONDS]),
         pa.array([s * 1_000_000 for s in SECONDS]),
         pa.array([s + 0.5 for s in SECONDS]),
+        pa.array(SECONDS).cast(pa.decimal128(19, 0)),
         pa.array([s * 1_000_000_000 for s in SECONDS]),
         pa.array(map(str, SECONDS)),
         pa.array(["2010/1/1", "2010/01/03", "2010/1/2 8:30"]),
