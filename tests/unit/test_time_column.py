@@ -111,6 +111,15 @@ def test_a_null_in_the_only_time_is_refused_rather_than_the_time_left_out() -> N
         sdx.read(PAIRS | {"seen": [*DAYS[:2], None]})
 
 
+def test_a_cell_that_is_no_date_is_refused_rather_than_the_time_left_out() -> None:
+    source = PAIRS | {"when": ["22.09.1997 21:57", "23.09.1997 20:00", "31.02.1998 10:00"]}
+    with pytest.raises(DataError, match=r"\(e\.g\. '31\.02\.1998 10:00'\): row 2.*time=False"):
+        sdx.read(source)
+    log = sdx.read(source, bad_rows="drop")
+    assert log.time is not None
+    assert len(log) == 2
+
+
 def test_a_column_with_another_role_is_not_the_time() -> None:
     log = sdx.read(PAIRS | {"a": SECONDS, "b": SECONDS}, user="a", weight="b")
     assert log.time is None

@@ -78,7 +78,8 @@ def numbers(column: pa.ChunkedArray, what: str, *, dates: bool) -> tuple[np.ndar
 def is_time(name: str, column: pa.ChunkedArray) -> bool:
     """Whether a column tells when: dates, text of dates, or Unix time in s, ms, us or ns.
 
-    Half of the cells may be null. Unix times are between 1990 and 2040, and no column of that kind
+    Half of the cells may be null, and fewer than half of a text may be no dates: reading refuses
+    those. Unix times are between 1990 and 2040, and no column of that kind
     is called an id.
     """
     column = unwrapped(column)
@@ -90,7 +91,7 @@ def is_time(name: str, column: pa.ChunkedArray) -> bool:
         return True
     if _is_text(cells):
         if _in_one_type(cells, NUMERIC_TYPES) is None:
-            return not _as_dates(_as_iso(cells)).null_count
+            return 2 * _as_dates(_as_iso(cells)).null_count < len(cells)
     elif not any(is_kind(cells.type) for is_kind in NUMERIC):
         return False
     found = pc.min_max(cells.cast(pa.float64(), safe=False)).as_py()
