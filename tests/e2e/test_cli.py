@@ -880,6 +880,18 @@ def test_evaluate_does_not_mind_rows_in_another_order(softdex: Softdex) -> None:
     assert softdex("evaluate", "r", "--json").json()["card"]["sha256"] == fitted["card"]["sha256"]
 
 
+def test_evaluate_says_when_only_the_order_of_the_rows_has_changed(softdex: Softdex) -> None:
+    """Events of equal time are divided by the order of the rows."""
+    rows = [f"{u},{i},{n // 2}" for u in range(9) for n, i in enumerate("abcdef")]
+    for lines in (rows, rows[::-1]):
+        Path("tied.csv").write_text("\n".join(["user,item,time", *lines]))
+        if lines is rows:
+            assert softdex("fit", "tied.csv", "-r", "popular", "--out", "r").code == 0
+    refused = softdex("evaluate", "r")
+    mistake(refused, "the rows are in another order than when r was trained", "--leak allow")
+    assert "data has changed" not in refused.err
+
+
 def test_evaluate_reports_the_metrics_asked_for(place: Path, softdex: Softdex) -> None:
     done = softdex("evaluate", place / "run", "--metrics", "ndcg,hit", "--k", "5", "--json").json()
     assert list(done["metrics"]) == ["ndcg@5", "hit@5"]
