@@ -31,6 +31,7 @@ from softdex.solve.gradient.trainer import Negatives
 CPU_WORK, GPU_WORK = 1e9, 1e11  # multiplications of a full softmax that a sampled step costs
 MANY = 1_000_000
 IMI = ("imi_uniform", "imi_popularity", "imi_exact")
+BY_POPULARITY = ("auto", "popularity", "imi_popularity")
 
 
 @dataclass(frozen=True)
@@ -105,14 +106,18 @@ class Sampling:
             `auto` chooses by the number of items and says why.
         negatives: draws per batch where they are shared, else per query. None: 2000 shared, 100 of
             their own.
-        power: of the counts, for a proposal by popularity.
+        popularity: weight of an item of this count, for a proposal by popularity: count^power
+            (`power`), log(1 + count) (`log`, as in FastVAE) or the `count`; an item without events
+            has a weight too.
+        power: of the counts, for popularity="power".
         codewords: per codebook of the multi-index.
         refit_every: steps between two refits of the index to the present vectors.
     """
 
     index: Annotated[str, one_of("auto", *PROPOSALS, "full")] = "uniform"
     negatives: Annotated[int | None, count, only(index=("auto", *PROPOSALS))] = None
-    power: Annotated[float, up_to(10), only(index=("auto", "popularity", "imi_popularity"))] = 0.5
+    popularity: Annotated[Literal["power", "log", "count"], only(index=BY_POPULARITY)] = "power"
+    power: Annotated[float, up_to(10), only(index=BY_POPULARITY), only(popularity="power")] = 0.5
     codewords: Annotated[int, few, only(index=("auto", *IMI))] = 64
     refit_every: Annotated[int, count, only(index=("auto", "kernel", *IMI))] = 500
 
@@ -123,7 +128,6 @@ class Sampling:
         train: Interactions,
         *,
         correct: str = "draws",
-        popularity: str = "log",
         seed: int = 0,
     ) -> Negatives:
         """An objective on draws of the index, or on all items.
@@ -133,12 +137,11 @@ class Sampling:
             scorer: an inner product.
             train: for the events per item.
             correct: how `ssm` corrects for the proposal, `draws` or `all`.
-            popularity: weight of an item inside its cell of the multi-index.
             seed: of the codebooks.
         """
         all_items = objective == "softmax" or self.index == "full"
         proposal = PROPOSALS["uniform" if all_items else self.index]
-        given = ProposalOptions(self.power, self.codewords, popularity, seed)
+        given = ProposalOptions(self.power, self.codewords, self.popularity, seed)
         made = proposal.build(scorer, torch.tensor(train.item_counts), given)
         cold = torch.from_numpy(cold_items(scorer, train))
         some_cold = len(cold) > 0
