@@ -27,6 +27,7 @@ from softdex.encode.table import Users
 from softdex.encode.vae import Vae
 from softdex.errors import ArtifactError, SoftdexError
 from softdex.index.contract import Index
+from softdex.index.factor_ranks import FactorRanks
 from softdex.index.flat import Flat
 from softdex.index.imi.index import Imi
 from softdex.index.kernel import Kernel
@@ -37,7 +38,7 @@ from softdex.model.artifact import Contents, check_kinds
 from softdex.score.contract import Product, Scorer
 from softdex.score.counting import Constant, Sparse
 from softdex.score.din import Din
-from softdex.score.product import Cosine, Dot
+from softdex.score.product import Cosine, Dot, Euclidean
 from softdex.shapes import (
     INTS,
     LONGS,
@@ -65,6 +66,7 @@ SCORERS: dict[str, type[Scorer]] = {
     "constant": Constant,
     "dot": Dot,
     "cosine": Cosine,
+    "euclidean": Euclidean,
     "sparse": Sparse,
     "din": Din,
 }
@@ -73,6 +75,7 @@ INDEXES: dict[str, type[Index]] = {
     "uniform": Uniform,
     "popularity": Popularity,
     "kernel": Kernel,
+    "factor_ranks": FactorRanks,
     "imi": Imi,
     "tree": Tree,
 }

@@ -180,6 +180,81 @@ class Cosine(nn.Module):
         return type(self)(items, self.temperature.detach(), prior).eval()
 
 
+@final
+class Euclidean(nn.Module):
+    """Negative squared distance of a query (B, D) and item points (I, D), up to the query's part.
+
+        score(u, i) = 2 q . x_i - |x_i|^2 = |q|^2 - |q - x_i|^2
+
+    q and x are projected onto the unit ball where they are read: longer ones are shortened. As an
+    inner product with offsets it is searched and sampled like any other.
+
+    Args:
+        items: points (I, D). A Parameter, an `nn.Embedding`, or any module that makes vectors of
+            ids is trained by autograd and any torch optimiser.
+        num_items: number of items I of a module; a Parameter and an Embedding know it.
+    """
+
+    tensors: ClassVar[Layout] = {"items.weight": (FLOATS, "ID")}
+    is_product = True
+    check = staticmethod(moderate)
+
+    def __init__(self, items: Tensor | nn.Module, *, num_items: int | None = None) -> None:
+        super().__init__()
+        self.items = _table_of(items, num_items)
+        self.num_items = len(self.items)
+        self.pair_bytes = 8 * self.items.dim
+
+    def num_queries(self, query: Tensor) -> int:
+        """Return the number of rows of the query."""
+        return len(query)
+
+    @property
+    def version(self) -> tuple[Any, ...]:
+        """Version of the points."""
+        return (self.items.version,)
+
+    def project(self, query: Tensor) -> Tensor:
+        """Return twice the query, in the unit ball."""
+        return 2 * in_unit_ball(query)
+
+    def vectors(self, ids: Tensor | slice) -> Tensor:
+        """Return the points of these items, in the unit ball."""
+        return self.directions(self.items(ids))
+
+    def offsets(self, ids: Tensor | slice) -> Tensor | None:
+        """Return -|x|^2 of these items."""
+        return -self.vectors(ids).square().sum(-1)
+
+    def directions(self, rows: Tensor) -> Tensor:
+        """Return the rows, in the unit ball."""
+        return in_unit_ball(rows)
+
+    def everything(self) -> tuple[Tensor, Tensor | None]:
+        """Return all points and -|x|^2."""
+        points = self.directions(self.items.all())
+        return points, -points.square().sum(-1)
+
+    def forward(self, query: Tensor, ids: Tensor | slice) -> Tensor:
+        """Return scores (B, N)."""
+        query, points = self.project(query), self.vectors(ids)
+        offsets = -points.square().sum(-1)
+        if points.ndim == 2:
+            return query @ points.T + offsets
+        return torch.einsum("bd,bnd->bn", query, points) + offsets
+
+    def over(
+        self, order: np.ndarray, vectors: Tensor | None = None, offsets: Tensor | None = None
+    ) -> Self:
+        """Return the scorer over other items."""
+        return type(self)(extended(self.items.weight, vectors, order)).eval()
+
+
+def in_unit_ball(rows: Tensor) -> Tensor:
+    """Return vectors (..., D), those longer than 1 shortened to length 1."""
+    return rows / rows.norm(dim=-1, keepdim=True).clamp(min=1)
+
+
 def _table_of(items: Tensor | nn.Module, num_items: int | None) -> Any:
     """Return a table of item vectors; refuse tensors that hold none."""
     if isinstance(items, Tensor) and (items.ndim != 2 or not items.is_floating_point()):
