@@ -21,10 +21,10 @@ def fit(
     | str | None = None, user_features: list[str] | str | None = None, ids: Literal["add", "drop"] =
     "add", id_dropout: float = 0.1, index: Literal["auto", "uniform", "popularity", "imi_uniform",
     "imi_popularity", "imi_exact", "kernel", "full"] = "uniform", negatives: int | None = ...,
-    power: float = 0.5, codewords: int = 64, refit_every: int = 500, epochs: int = 200, batch_size:
-    int | None = ..., lr: float = ..., lr_end: float = 1.0, decay: float = ..., per_row: bool =
-    False, patience: int = 5, seed: int = 0, device: str = "auto", precision: Literal["float32",
-    "bf16"] = "float32"
+    shared: bool | None = None, power: float = 0.5, codewords: int = 64, refit_every: int = 500,
+    epochs: int = 200, batch_size: int | None = ..., lr: float = ..., lr_end: float = 1.0, decay:
+    float = ..., per_row: bool = False, patience: int = 5, seed: int = 0, device: str = "auto",
+    precision: Literal["float32", "bf16"] = "float32"
 ) -> Retriever: ...
 
 @overload
@@ -85,10 +85,10 @@ def fit(
     dropout: float = 0.5, beta: float = 0.3, anneal: int = 0, max_history: int = 200, popularity:
     Literal["count", "log", "power"] = "power", index: Literal["auto", "uniform", "popularity",
     "imi_uniform", "imi_popularity", "imi_exact", "kernel", "full"] = ..., negatives: int = 500,
-    power: float = 0.5, codewords: int = 64, refit_every: int = 500, epochs: int = 60, batch_size:
-    int | None = None, lr: float = ..., lr_end: float = 0.05, decay: float = 0.0, per_row: bool =
-    ..., patience: int = 10, seed: int = 0, device: str = "auto", precision: Literal["float32",
-    "bf16"] = "float32"
+    shared: bool | None = None, power: float = 0.5, codewords: int = 64, refit_every: int = 500,
+    epochs: int = 60, batch_size: int | None = None, lr: float = ..., lr_end: float = 0.05, decay:
+    float = 0.0, per_row: bool = ..., patience: int = 10, seed: int = 0, device: str = "auto",
+    precision: Literal["float32", "bf16"] = "float32"
 ) -> Retriever: ...
 
 @overload
@@ -137,10 +137,11 @@ def fit(
     max_history: int = 50, features: list[str] | str | None = None, user_features: list[str] | str |
     None = None, ids: Literal["add", "drop"] = "add", id_dropout: float = 0.1, index:
     Literal["auto", "uniform", "popularity", "imi_uniform", "imi_popularity", "imi_exact", "kernel",
-    "full"] = "uniform", negatives: int | None = None, power: float = 0.5, codewords: int = 64,
-    refit_every: int = 500, epochs: int = 200, batch_size: int | None = None, lr: float = 0.01,
-    lr_end: float = 1.0, decay: float = 0.0, per_row: bool = False, patience: int = 5, seed: int =
-    0, device: str = "auto", precision: Literal["float32", "bf16"] = "float32"
+    "full"] = "uniform", negatives: int | None = None, shared: bool | None = None, power: float =
+    0.5, codewords: int = 64, refit_every: int = 500, epochs: int = 200, batch_size: int | None =
+    None, lr: float = 0.01, lr_end: float = 1.0, decay: float = 0.0, per_row: bool = False,
+    patience: int = 5, seed: int = 0, device: str = "auto", precision: Literal["float32", "bf16"] =
+    "float32"
 ) -> Retriever: ...
 
 @overload
@@ -150,10 +151,11 @@ def fit(
     max_memory: int | str | None = None, max_seconds: float | str | None = None, quiet: bool =
     False, verbose: bool = False, dim: int = 200, hidden: int = 200, latent: int = 64, dropout:
     float = 0.5, beta: float = 0.3, anneal: int = 0, max_history: int = 200, popularity:
-    Literal["count", "log", "power"] = "power", negatives: int = 500, power: float = 0.5, codewords:
-    int = 64, refit_every: int = 500, epochs: int = 60, batch_size: int | None = None, lr: float =
-    0.002, lr_end: float = 0.05, decay: float = 0.0, per_row: bool = False, patience: int = 10,
-    seed: int = 0, device: str = "auto", precision: Literal["float32", "bf16"] = "float32"
+    Literal["count", "log", "power"] = "power", negatives: int = 500, shared: bool | None = None,
+    power: float = 0.5, codewords: int = 64, refit_every: int = 500, epochs: int = 60, batch_size:
+    int | None = None, lr: float = 0.002, lr_end: float = 0.05, decay: float = 0.0, per_row: bool =
+    False, patience: int = 10, seed: int = 0, device: str = "auto", precision: Literal["float32",
+    "bf16"] = "float32"
 ) -> Retriever: ...
 
 @overload
@@ -229,10 +231,11 @@ def fit(
     int = 256, dropout: float = 0.2, max_history: int = 200, features: list[str] | str | None =
     None, ids: Literal["add", "drop"] = "add", id_dropout: float = 0.1, positions: int | None =
     None, index: Literal["auto", "uniform", "popularity", "imi_uniform", "imi_popularity",
-    "imi_exact", "kernel", "full"] = "auto", negatives: int = 500, power: float = 0.5, codewords:
-    int = 64, refit_every: int = 500, epochs: int = 60, batch_size: int | None = None, lr: float =
-    0.001, lr_end: float = 0.05, decay: float = 0.0, per_row: bool = False, patience: int = 10,
-    seed: int = 0, device: str = "auto", precision: Literal["float32", "bf16"] = "float32"
+    "imi_exact", "kernel", "full"] = "auto", negatives: int = 500, shared: bool | None = None,
+    power: float = 0.5, codewords: int = 64, refit_every: int = 500, epochs: int = 60, batch_size:
+    int | None = None, lr: float = 0.001, lr_end: float = 0.05, decay: float = 0.0, per_row: bool =
+    False, patience: int = 10, seed: int = 0, device: str = "auto", precision: Literal["float32",
+    "bf16"] = "float32"
 ) -> Retriever: ...
 
 @overload
@@ -246,10 +249,10 @@ def fit(
     max_history: int = 200, features: list[str] | str | None = None, ids: Literal["add", "drop"] =
     "add", id_dropout: float = 0.1, positions: int | None = None, index: Literal["auto", "uniform",
     "popularity", "imi_uniform", "imi_popularity", "imi_exact", "kernel", "full"] = "auto",
-    negatives: int = 500, power: float = 0.5, codewords: int = 64, refit_every: int = 500, epochs:
-    int = 60, batch_size: int | None = None, lr: float = 0.001, lr_end: float = 0.05, decay: float =
-    0.0, per_row: bool = False, patience: int = 10, seed: int = 0, device: str = "auto", precision:
-    Literal["float32", "bf16"] = "float32"
+    negatives: int = 500, shared: bool | None = None, power: float = 0.5, codewords: int = 64,
+    refit_every: int = 500, epochs: int = 60, batch_size: int | None = None, lr: float = 0.001,
+    lr_end: float = 0.05, decay: float = 0.0, per_row: bool = False, patience: int = 10, seed: int =
+    0, device: str = "auto", precision: Literal["float32", "bf16"] = "float32"
 ) -> Retriever: ...
 
 @overload
@@ -314,11 +317,11 @@ def fit(
     "mns", "g_tower", "bir", "xir"] = "ssm", dim: int = 24, max_history: int = 200, features:
     list[str] | str | None = None, ids: Literal["add", "drop"] = "add", id_dropout: float = 0.1,
     positions: int | None = None, index: Literal["auto", "uniform", "popularity", "imi_uniform",
-    "imi_popularity", "imi_exact", "kernel", "full"] = "uniform", negatives: int = 1000, power:
-    float = 0.5, codewords: int = 64, refit_every: int = 500, epochs: int = 60, batch_size: int |
-    None = None, lr: float = 0.001, lr_end: float = 0.05, decay: float = 0.0, per_row: bool = False,
-    patience: int = 10, seed: int = 0, device: str = "auto", precision: Literal["float32", "bf16"] =
-    "float32"
+    "imi_popularity", "imi_exact", "kernel", "full"] = "uniform", negatives: int = 1000, shared:
+    bool | None = None, power: float = 0.5, codewords: int = 64, refit_every: int = 500, epochs: int
+    = 60, batch_size: int | None = None, lr: float = 0.001, lr_end: float = 0.05, decay: float =
+    0.0, per_row: bool = False, patience: int = 10, seed: int = 0, device: str = "auto", precision:
+    Literal["float32", "bf16"] = "float32"
 ) -> Retriever: ...
 
 @overload

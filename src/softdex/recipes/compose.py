@@ -31,6 +31,7 @@ from softdex.solve.gradient.trainer import Negatives
 CPU_WORK, GPU_WORK = 1e9, 1e11  # multiplications of a full softmax that a sampled step costs
 MANY = 1_000_000
 IMI = ("imi_uniform", "imi_popularity", "imi_exact")
+SHARING = tuple(name for name, proposal in PROPOSALS.items() if proposal.shared)
 
 
 @dataclass(frozen=True)
@@ -100,11 +101,14 @@ class Sampling:
     """Draws from a proposal, for sampled objectives.
 
     Attributes:
-        index: the proposal: `uniform` or `popularity` (shared by the batch), `imi_uniform`,
-            `imi_popularity` or `imi_exact` (the multi-index), or `kernel`; `full` takes all items,
-            `auto` chooses by the number of items and says why.
+        index: the proposal: `uniform`, `popularity`, `imi_uniform`, `imi_popularity` or
+            `imi_exact` (the multi-index), or `kernel`; `full` takes all items, `auto` chooses by
+            the number of items and says why.
         negatives: draws per batch where they are shared, else per query. None: 2000 shared, 100 of
             their own.
+        shared: whether one set of draws serves the whole batch, so that a step needs few item
+            vectors; false: each query has its own. None: `ssm` shares draws that do not depend on
+            the query, the losses on draws never do.
         power: of the counts, for a proposal by popularity.
         codewords: per codebook of the multi-index.
         refit_every: steps between two refits of the index to the present vectors.
@@ -112,6 +116,7 @@ class Sampling:
 
     index: Annotated[str, one_of("auto", *PROPOSALS, "full")] = "uniform"
     negatives: Annotated[int | None, count, only(index=("auto", *PROPOSALS))] = None
+    shared: Annotated[bool | None, only(index=("auto", *SHARING))] = None
     power: Annotated[float, up_to(10), only(index=("auto", "popularity", "imi_popularity"))] = 0.5
     codewords: Annotated[int, few, only(index=("auto", *IMI))] = 64
     refit_every: Annotated[int, count, only(index=("auto", "kernel", *IMI))] = 500
@@ -147,16 +152,21 @@ class Sampling:
         if all_items:
             loss = softmax_loss(scorer, some_cold=some_cold)
             return Negatives(made, loss, 0, refit_every=self.refit_every)
-        shared = proposal.shared
+        shared = proposal.shared and objective == "ssm" if self.shared is None else self.shared
         draws = self.negatives or (2000 if shared else 100)
         loss = drawn_loss(objective, scorer, draws, shared=shared, correct=correct)
         return Negatives(made, loss, draws, shared, refit_every=self.refit_every)
 
-    def chosen(self, items: int, dim: int, batch: int, device: str, **given: bool) -> Sampling:
+    def chosen(
+        self, items: int, dim: int, batch: int, device: str, objective: str = "ssm"
+    ) -> Sampling:
         """These options with `auto` replaced by what `automatic` chooses."""
         if self.index != "auto":
             return self
-        return replace(self, index=automatic(items, dim, batch, pick_device(device), **given))
+        softmax = objective == "ssm"
+        shared = False if self.shared is None and not softmax else self.shared
+        name = automatic(items, dim, batch, pick_device(device), softmax=softmax, shared=shared)
+        return replace(self, index=name)
 
 
 class Ids(NamedTuple):
@@ -200,20 +210,28 @@ def vectors_of(
 
 
 def automatic(
-    items: int, dim: int, batch: int, device: torch.device, *, softmax: bool = True
+    items: int,
+    dim: int,
+    batch: int,
+    device: torch.device,
+    *,
+    softmax: bool = True,
+    shared: bool | None = None,
 ) -> str:
     """The cheapest `index` word for this number of items and batch; it says why.
 
     All items while their scores, gradients and updates cost no more than a sampled step; then
-    draws that the whole batch shares, if the batch is large; else, and where a few thousand
-    random items no longer show the good ones, the multi-index. Without `softmax` all items are no
-    choice.
+    uniform draws, if the batch is large enough to share them or need not; else, and where a few
+    thousand random items no longer show the good ones, the multi-index, whose draws cannot be
+    shared. Without `softmax` all items are no choice.
     """
     gpu = device.type == "cuda"
     work, most = items * dim * (batch + 30), GPU_WORK if gpu else CPU_WORK
     if work <= most and softmax:
         name, why = "full", f"{items:,} items are few enough for the full softmax"
-    elif (batch >= 1024 and items <= MANY) or work <= most:
+    elif shared is False and items <= MANY:
+        name, why = "uniform", f"{items:,} items, each row with its own draws"
+    elif shared or (batch >= 1024 and items <= MANY) or work <= most:
         name, why = "uniform", f"{items:,} items, and a batch of {batch:,} to share the draws"
     else:
         name, why = "imi_popularity", f"{items:,} items, a batch of {batch:,}: cost without items"

@@ -17,10 +17,10 @@ from softdex.solve.gradient.training import Training
 
 SPACE = {"lr": (0.002, 0.05), "temperature": (0.05, 0.3), "prior": [0.0, 0.5, 0.7, 1.0]}
 OPTIONS: dict[str, dict[str, Any]] = {  # of objectives on draws that differ from the defaults
-    "bpr": {"negatives": 100},
+    "bpr": {"negatives": 20},
     "bce": {"score": "dot", "lr": 0.002, "negatives": 20, "decay": 0.1},
     "dns": {"negatives": 20},
-    "self_adversarial": {"negatives": 100},
+    "self_adversarial": {"negatives": 20},
 }
 SPACES = {"bce": {"lr": (0.0005, 0.05), "decay": (0.001, 1.0), "negatives": [5, 20, 100]}}
 WHAT = {
@@ -82,8 +82,7 @@ def mf(
     if sampling.index == "full" and objective in ON_DRAWS:
         raise SoftdexError(f"mf: {objective} needs draws, so index='full' is not for it.")
     if objective != "softmax":
-        full = objective == "ssm"
-        sampling = sampling.chosen(train.num_items, towers.dim, size, training.device, softmax=full)
+        sampling = sampling.chosen(train.num_items, towers.dim, size, training.device, objective)
     encoder, scorer = towers.build(train, training.seed)
     negatives = sampling.against(objective, scorer, train, correct=correct, seed=training.seed)
     parts = Composition(encoder, scorer, Events(train, smooth), negatives)
