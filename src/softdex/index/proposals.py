@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from softdex.index.contract import Index
+from softdex.index.factor_ranks import FactorRanks
 from softdex.index.imi.books import popularity_weight
 from softdex.index.imi.index import build
 from softdex.index.kernel import Kernel
@@ -27,12 +28,14 @@ class ProposalOptions:
         codewords: per codebook of the multi-index.
         popularity: weight of an item inside its cell: by its `count`, its `log` or its `power`.
         seed: of the codebooks.
+        rank_scale: of the exponential law of ranks, for `factor_ranks`.
     """
 
     power: float = 0.5
     codewords: int = 64
     popularity: str = "log"
     seed: int = 0
+    rank_scale: float = 500.0
 
 
 class Proposal(NamedTuple):
@@ -64,4 +67,7 @@ PROPOSALS: dict[str, Proposal] = {
     "imi_popularity": Proposal(_imi("popularity")),
     "imi_exact": Proposal(_imi("exact")),
     "kernel": Proposal(lambda scorer, counts, given: Kernel(scorer)),
+    "factor_ranks": Proposal(
+        lambda scorer, counts, given: FactorRanks(scorer, scale=given.rank_scale)
+    ),
 }

@@ -59,8 +59,5 @@ def squared_distances(query: Tensor, points: Tensor) -> Tensor:
         query: queries q.
         points: points x.
     """
-    if points.ndim == 2:
-        products = query @ points.T
-    else:
-        products = torch.einsum("bd,bnd->bn", query, points)
+    products = torch.einsum("bd,nd->bn" if points.ndim == 2 else "bd,bnd->bn", query, points)
     return query.square().sum(1)[:, None] - 2 * products + points.square().sum(-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple
 
@@ -22,15 +23,17 @@ from softdex.messages import say
 from softdex.objective.contract import Loss
 from softdex.objective.sampled import sampled_softmax
 from softdex.objective.softmax import log_mass
-from softdex.objective.table import ON_DRAWS, LossOnDraws
+from softdex.objective.table import ON_DRAWS, OVER_ALL, LossOnDraws, Mass
 from softdex.options import below_1, count, few, from_0_to_1, one_of, only, unit, up_to, width
+from softdex.recipes.loss_numbers import LossNumbers
 from softdex.score.contract import Product, Scorer
-from softdex.score.product import Cosine, Dot
+from softdex.score.product import Cosine, Dot, Euclidean
 from softdex.solve.gradient.trainer import Negatives
 
 CPU_WORK, GPU_WORK = 1e9, 1e11  # multiplications of a full softmax that a sampled step costs
 MANY = 1_000_000
 IMI = ("imi_uniform", "imi_popularity", "imi_exact")
+REFITTED = ("kernel", "factor_ranks", *IMI)
 SHARING = tuple(name for name, proposal in PROPOSALS.items() if proposal.shared)
 
 
@@ -41,7 +44,8 @@ class Towers:
     Attributes:
         encoder: a user is a vector of their own (`user`), the mean of the vectors of their history
             (`history`), or both (`mix`); the last two also serve users without a vector.
-        score: `cosine` (over a temperature), `dot`, or `dot_bias`.
+        score: `cosine` (over a temperature), `dot`, `dot_bias`, or `euclidean` (the negative
+            squared distance of points in the unit ball).
         dim: length of the vectors.
         temperature: of the cosine.
         prior: a cosine's score gets prior * log(count + 1), so that directions need not encode
@@ -56,7 +60,7 @@ class Towers:
     """
 
     encoder: Literal["user", "history", "mix"] = "user"
-    score: Literal["cosine", "dot", "dot_bias"] = "cosine"
+    score: Literal["cosine", "dot", "dot_bias", "euclidean"] = "cosine"
     dim: Annotated[int, width] = 64
     temperature: Annotated[float, unit, only(score="cosine")] = 0.1
     prior: Annotated[float, up_to(1e6), only(score="cosine")] = 0.7
@@ -67,7 +71,7 @@ class Towers:
     ids: Literal["add", "drop"] = "add"
     id_dropout: Annotated[float, below_1] = 0.1
 
-    def build(self, train: Interactions, seed: int) -> tuple[nn.Module, Dot | Cosine]:
+    def build(self, train: Interactions, seed: int) -> tuple[nn.Module, Dot | Cosine | Euclidean]:
         """An encoder and a scorer with random vectors."""
         if self.encoder == "history" and self.user_features is not None:
             raise SoftdexError(
@@ -75,17 +79,19 @@ class Towers:
                 "encoder='user' or 'mix'."
             )
         generator = torch.Generator().manual_seed(seed)
-        scale = (0.3 if self.score == "cosine" else 0.1) / self.dim**0.5
+        scale = (0.1 if self.score.startswith("dot") else 0.3) / self.dim**0.5
         own = Ids(self.ids, self.id_dropout)
         users = vectors_of(train, "user", self.dim, scale, self.user_features, own, generator)
         items = vectors_of(train, "item", self.dim, scale, self.features, own, generator)
-        scorer: Dot | Cosine
+        scorer: Dot | Cosine | Euclidean
         if self.score == "cosine":
             known = (self.prior * np.log1p(train.item_counts)).astype(np.float32)
             if isinstance(items, Tower):  # no popularity is known of cold items: the average one
                 known[train.item_counts == 0] = known[train.item_counts > 0].mean()
             offsets = torch.from_numpy(known) if known.any() else None
             scorer = Cosine(items, torch.tensor(self.temperature), offsets)
+        elif self.score == "euclidean":
+            scorer = Euclidean(items)
         else:
             bias = torch.zeros(train.num_items) if self.score == "dot_bias" else None
             scorer = Dot(items, bias)
@@ -102,8 +108,9 @@ class Sampling:
 
     Attributes:
         index: the proposal: `uniform`, `popularity`, `imi_uniform`, `imi_popularity` or
-            `imi_exact` (the multi-index), or `kernel`; `full` takes all items, `auto` chooses by
-            the number of items and says why.
+            `imi_exact` (the multi-index), `kernel`, or `factor_ranks` (the head of a factor that
+            matters to the query); `full` takes all items, `auto` chooses by the number of items and
+            says why.
         negatives: draws per batch where they are shared, else per query. None: 2000 shared, 100 of
             their own.
         shared: whether one set of draws serves the whole batch, so that a step needs few item
@@ -111,6 +118,8 @@ class Sampling:
             the query, the losses on draws never do.
         power: of the counts, for a proposal by popularity.
         codewords: per codebook of the multi-index.
+        rank_scale: of the ranks of `factor_ranks`: most draws are among the first few times as many
+            items of a factor.
         refit_every: steps between two refits of the index to the present vectors.
     """
 
@@ -119,7 +128,8 @@ class Sampling:
     shared: Annotated[bool | None, only(index=("auto", *SHARING))] = None
     power: Annotated[float, up_to(10), only(index=("auto", "popularity", "imi_popularity"))] = 0.5
     codewords: Annotated[int, few, only(index=("auto", *IMI))] = 64
-    refit_every: Annotated[int, count, only(index=("auto", "kernel", *IMI))] = 500
+    rank_scale: Annotated[float, count, only(index="factor_ranks")] = 500.0
+    refit_every: Annotated[int, count, only(index=("auto", *REFITTED))] = 500
 
     def against(
         self,
@@ -130,31 +140,35 @@ class Sampling:
         correct: str = "draws",
         popularity: str = "log",
         seed: int = 0,
+        numbers: LossNumbers = LossNumbers(),
     ) -> Negatives:
         """An objective on draws of the index, or on all items.
 
         Args:
-            objective: `softmax`, `ssm`, or a name of ON_DRAWS.
+            objective: `softmax`, `ssm`, `uib`, `sml`, or a name of ON_DRAWS.
             scorer: an inner product.
             train: for the events per item.
             correct: how `ssm` corrects for the proposal, `draws` or `all`.
             popularity: weight of an item inside its cell of the multi-index.
             seed: of the codebooks.
+            numbers: what the losses take beside scores.
         """
         all_items = objective == "softmax" or self.index == "full"
         proposal = PROPOSALS["uniform" if all_items else self.index]
-        given = ProposalOptions(self.power, self.codewords, popularity, seed)
+        given = ProposalOptions(self.power, self.codewords, popularity, seed, self.rank_scale)
         made = proposal.build(scorer, torch.tensor(train.item_counts), given)
         cold = torch.from_numpy(cold_items(scorer, train))
         some_cold = len(cold) > 0
         if some_cold:
             made = made.delete(cold)
         if all_items:
-            loss = softmax_loss(scorer, some_cold=some_cold)
+            loss = softmax_loss(scorer, OVER_ALL[objective], some_cold=some_cold)
             return Negatives(made, loss, 0, refit_every=self.refit_every)
         shared = proposal.shared and objective == "ssm" if self.shared is None else self.shared
         draws = self.negatives or (2000 if shared else 100)
-        loss = drawn_loss(objective, scorer, draws, shared=shared, correct=correct)
+        loss = numbers.module(objective, train, draws, shared=shared) or drawn_loss(
+            numbers.bound(objective), scorer, draws, shared=shared, correct=correct
+        )
         return Negatives(made, loss, draws, shared, refit_every=self.refit_every)
 
     def chosen(
@@ -163,9 +177,10 @@ class Sampling:
         """These options with `auto` replaced by what `automatic` chooses."""
         if self.index != "auto":
             return self
-        softmax = objective == "ssm"
-        shared = False if self.shared is None and not softmax else self.shared
-        name = automatic(items, dim, batch, pick_device(device), softmax=softmax, shared=shared)
+        shared = False if self.shared is None and objective != "ssm" else self.shared
+        name = automatic(
+            items, dim, batch, pick_device(device), softmax=objective in OVER_ALL, shared=shared
+        )
         return replace(self, index=name)
 
 
@@ -245,8 +260,8 @@ def cold_items(scorer: Product, train: Interactions) -> np.ndarray:
     return none if isinstance(scorer.items, Tower) else none[:0]
 
 
-def softmax_loss(scorer: Product, *, some_cold: bool = False) -> Loss:
-    """Against all items; with `some_cold` only those in the index."""
+def softmax_loss(scorer: Product, mass: Mass = log_mass, *, some_cold: bool = False) -> Loss:
+    """Against all items, by their `mass`; with `some_cold` only those in the index."""
 
     def loss(index: Index, query: Tensor, target: Tensor, generator: torch.Generator) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
@@ -255,9 +270,9 @@ def softmax_loss(scorer: Product, *, some_cold: bool = False) -> Loss:
             if some_cold:
                 start = vectors.new_zeros(len(vectors)) if offsets is None else offsets
                 offsets = start.masked_fill(~index.alive, -torch.inf)
-            mass = log_mass(scorer.project(query), vectors, offsets)
+            total = mass(scorer.project(query), vectors, offsets)
             own = scorer(query, target.view(len(query), -1))
-            return (mass.unsqueeze(1) - own).view(target.shape)
+            return (total.unsqueeze(1) - own).view(target.shape)
 
     return loss
 
@@ -281,13 +296,17 @@ def drawn_loss(
             draws.
     """
     plain = ON_DRAWS.get(objective) if isinstance(objective, str) else objective
+    reads = () if plain is None else inspect.signature(plain).parameters
 
     def loss(index: Index, query: Tensor, target: Tensor, generator: torch.Generator) -> Tensor:
         draws = index.sample(query, negatives, generator=generator, shared=shared)
         own = target.view(len(query), -1)
         pos, neg = scorer(query, own), scorer(query, draws.ids)
         if plain is not None:
-            return plain(pos[:, 0], neg, draws.ids == own)
+            more = {"logq": draws.logq} if "logq" in reads else {}
+            if "pos_logq" in reads:
+                more["pos_logq"] = index.log_prob(query, own)[:, 0]
+            return plain(pos[:, 0], neg, draws.ids == own, **more)
         logq = index.log_prob(query, own.clamp(min=0))
         hit = draws.ids == own if correct == "draws" else None
         flat = pos[:, 0] if target.ndim == 1 else pos

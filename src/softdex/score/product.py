@@ -224,7 +224,11 @@ class Euclidean(nn.Module):
 
     def offsets(self, ids: Tensor | slice) -> Tensor | None:
         """Return -|x|^2 of these items."""
-        return -self.vectors(ids).square().sum(-1)
+        return self.offsets_of(self.items(ids))
+
+    def offsets_of(self, rows: Tensor) -> Tensor:
+        """Return -|x|^2 of items with these rows of the item table."""
+        return -self.directions(rows).square().sum(-1)
 
     def directions(self, rows: Tensor) -> Tensor:
         """Return the rows, in the unit ball."""

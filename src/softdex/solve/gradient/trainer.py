@@ -348,8 +348,10 @@ class Trainer:
             tower.shuffle(self.generator)
         bf16 = self.training.precision == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False):
-            query, target, weight, penalty = self.feed.ask(self.parts.encoder, at, self.generator)
-            losses = self.loss(self.index, query, target, self.generator).float()
+            asked = self.feed.ask(self.parts.encoder, at, self.generator)
+            query, target, weight, penalty, users = asked
+            more = {"users": users} if getattr(self.loss, "reads_users", False) else {}
+            losses = self.loss(self.index, query, target, self.generator, **more).float()
             loss = (losses * weight).sum()
             if penalty is not None:
                 loss = loss + penalty
