@@ -117,8 +117,9 @@ def warp(
     margin: float = 1.0,
     rank_weight: str = "harmonic",
 ) -> Tensor:
-    """Weighted approximate-rank pairwise: the first draw too close to the target, times a weight of
-    the rank that the number of trials before it suggests.
+    """Weighted approximate-rank pairwise: a hinge against the first draw too close to the target.
+
+    It is weighed by the rank that the number of trials up to that draw suggests.
 
         loss_b = L(r_b) (margin - o_y + o_v),   r_b = floor( (1 - q_y) / (q_v T) )        [WARP]
 
