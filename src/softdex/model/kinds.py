@@ -27,7 +27,6 @@ from softdex.encode.table import Users
 from softdex.encode.vae import Vae
 from softdex.errors import ArtifactError, SoftdexError
 from softdex.index.contract import Index
-from softdex.index.factor_ranks import FactorRanks
 from softdex.index.flat import Flat
 from softdex.index.imi.index import Imi
 from softdex.index.kernel import Kernel
@@ -75,7 +74,6 @@ INDEXES: dict[str, type[Index]] = {
     "uniform": Uniform,
     "popularity": Popularity,
     "kernel": Kernel,
-    "factor_ranks": FactorRanks,
     "imi": Imi,
     "tree": Tree,
 }
