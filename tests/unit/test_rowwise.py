@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from softdex.encode.table import Table
-from softdex.solve.gradient.rowwise import RowAdam, sorted_by_row, summed
+from softdex.solve.gradient.rowwise import RowAdam, dense, sorted_by_row, summed
 
 ROWS, DIM = 11, 3
 
@@ -130,6 +130,16 @@ def test_an_optimiser_goes_on_from_its_state_bit_by_bit() -> None:
     assert torch.equal(run(None), run(3))
 
 
+def test_cosines_beside_a_sum_over_all_rows_are_learned_from() -> None:
+    start, query = (torch.randn(n, DIM, dtype=torch.float64) for n in (ROWS, 3))
+    ids = torch.randint(-1, ROWS, (3, 5))
+    table, plain = Table(start.clone()), start.clone().requires_grad_()
+    (table.all().square().sum() + (table.cosines(query, ids) * (ids >= 0)).sum()).backward()
+    products = torch.einsum("bd,bnd->bn", query, torch.nn.functional.normalize(plain, dim=1)[ids])
+    (plain.square().sum() + (products * (ids >= 0)).sum()).backward()
+    assert torch.allclose(dense(table.touched(), table.weight), plain.grad)
+
+
 @pytest.mark.parametrize("per_row", [False, True])
 def test_the_state_of_a_row_statistic_is_one_number_a_row(per_row: bool) -> None:
     table = Table(torch.zeros(ROWS, DIM))
@@ -144,8 +154,12 @@ def test_the_plain_update_is_that_of_the_compiled_one(per_row: bool) -> None:
     compiled, plain = (RowAdam(t, 0.1, decay=0.2, per_row=per_row) for t in tables)
     for seed in range(4):
         ids = torch.randint(-1, ROWS, (3, 5), generator=torch.Generator().manual_seed(seed))
+        query = torch.randn(3, DIM, dtype=torch.float64)
         for table in tables:
-            (table(ids) * (ids >= 0).unsqueeze(2)).square().sum().backward()
+            loss = (table(ids) * (ids >= 0).unsqueeze(2)).square().sum()
+            if seed % 2:  # gradients that point along the row, too
+                loss = loss + (table.cosines(query, ids.flip(1)) * (ids >= 0).flip(1)).sum()
+            loss.backward()
         compiled.step()
         lookups = sorted_by_row(plain.table.touched(), ROWS)
         with torch.no_grad():
