@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from softdex.encode.table import table_of
+from softdex.encode.table import Table, table_of
 from softdex.encode.version import version_of
 from softdex.errors import ShapeError
 from softdex.score.contract import Product, extended
@@ -169,6 +169,8 @@ class Cosine(nn.Module):
 
     def forward(self, query: Tensor, ids: Tensor | slice) -> Tensor:
         """Return scores (B, N)."""
+        if isinstance(self.items, Table) and isinstance(ids, Tensor) and ids.shape[1:] > (1,):
+            return _plus(self.items.cosines(self.project(query), ids), self.offsets(ids))
         return _scores(self, query, ids)
 
     def over(
