@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import softdex as sdx
-from softdex.encode.table import Table, tables_in
+from softdex.encode.table import Table, Touched, tables_in
 from softdex.index.contract import Draws
 from softdex.index.factor_ranks import FactorRanks
 from softdex.recipes import make, options
@@ -22,7 +22,11 @@ from softdex.solve.loop import Progress
 
 SMALL: dict[str, Any] = {"dim": 6, "batch_size": 40, "negatives": 5, "device": "cpu"}
 NAMES = ("warp", "pris", "sparsemax", "aobpr", "uib", "sml")
-GIVEN: dict[str, dict[str, Any]] = {"sparsemax": {"index": "uniform"}, "aobpr": {"rank_scale": 9.0}}
+GIVEN: dict[str, dict[str, Any]] = {
+    "warp": {"score": "cosine"},
+    "sparsemax": {"index": "uniform", "score": "cosine"},
+    "aobpr": {"rank_scale": 9.0},
+}
 softplus = torch.nn.functional.softplus
 
 
@@ -159,7 +163,7 @@ def test_losses_and_gradients_are_those_of_loops_over_each_rows_draws(
     for key, table in tables.items():
         found = torch.zeros_like(table.weight)
         for touched in table.touched():
-            found += dense([touched._replace(ids=None, grad=torch.zeros_like(found)), touched])
+            found += dense([Touched(None, torch.zeros_like(found)), touched], table.weight)
         wanted = leaves[key].grad
         assert wanted is not None
         assert float(wanted.abs().max()) > 0, key
@@ -175,6 +179,23 @@ def test_a_step_moves_only_the_numbers_of_its_users(log: sdx.Interactions, name:
     table = trainer.loss.boundary if name == "uib" else trainer.loss.of_users  # type: ignore[attr-defined]
     moved = table.weight[:, 0].nonzero()[:, 0].tolist()
     assert moved == sorted(set(log.user[:40].tolist()))
+
+
+@pytest.mark.parametrize("name", ["uib", "sml", "aobpr"])
+def test_a_state_holds_the_numbers_and_the_ranks(log: sdx.Interactions, name: str) -> None:
+    """A run that goes on from a saved state takes the very same steps."""
+    given = options(name) | given_for(name)
+    one, other = (make(name, log, given).trainer(log) for _ in range(2))
+    for trainer in (one, other):
+        trainer.modules.train()
+    one.step(torch.arange(40))
+    one.refit()
+    other.load({key: tensor.clone() for key, tensor in one.state().items()})
+    for trainer in (one, other):
+        trainer.step(torch.arange(40, 80))
+    last, again = one.state(), other.state()
+    assert last.keys() == again.keys()
+    assert all(torch.equal(last[key], again[key]) for key in last)
 
 
 # all items ---------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def one_loss(trainer: Trainer, at: Tensor) -> tuple[Tensor, Draws]:
         return seen[-1]
 
     trainer.index.sample = recorded  # type: ignore[method-assign]
-    query, target, _, _ = trainer.feed.ask(trainer.parts.encoder, at, trainer.generator)
+    query, target, *_ = trainer.feed.ask(trainer.parts.encoder, at, trainer.generator)
     losses = trainer.loss(trainer.index, query, target, trainer.generator)
     [draws] = seen
     return losses, draws

@@ -153,17 +153,17 @@ class FactorRanks:
         """Return log q of living items (B, N), in tiles of bounded memory."""
         weight = self._weight(z)
         share = (weight / weight.sum(1, keepdim=True)).log() - self._log_mass()
-        row = torch.arange(len(z), device=ids.device).repeat_interleave(ids.shape[1])
-        tile = max(1, CELLS // z.shape[1])
-        pairs = zip(torch.split(row, tile), torch.split(ids.reshape(-1), tile), strict=True)
-        found = [self._of_pairs(share[r], z[r] >= 0, i) for r, i in pairs]
-        return torch.cat(found).view(ids.shape)
-
-    def _of_pairs(self, share: Tensor, from_top: Tensor, ids: Tensor) -> Tensor:
-        """Return log q (M,) of an item each, for shares and directions of factors (M, F)."""
-        place = self.place[ids]
-        rank = torch.where(from_top, place, self._living - 1 - place)
-        return (share - rank / self.scale).logsumexp(1)
+        from_top, found = z >= 0, torch.empty(ids.shape, device=ids.device)
+        width = max(1, min(ids.shape[1], CELLS // z.shape[1]))
+        height = max(1, CELLS // (z.shape[1] * width))
+        for top in range(0, len(ids), height):
+            rows = slice(top, top + height)
+            for left in range(0, ids.shape[1], width):
+                tile = rows, slice(left, left + width)
+                place = self.place[ids[tile]]
+                rank = torch.where(from_top[rows, None], place, self._living - 1 - place)
+                found[tile] = (share[rows, None] - rank / self.scale).logsumexp(2)
+        return found
 
     def _log_mass(self) -> float:
         """Return the log of the sum of exp(-rank / scale) over all ranks."""

@@ -22,18 +22,23 @@ OPTIONS: dict[str, dict[str, Any]] = {  # of objectives on draws that differ fro
     "bce": {"score": "dot", "lr": 0.002, "negatives": 20, "decay": 0.1},
     "dns": {"negatives": 20},
     "self_adversarial": {"negatives": 20},
-    "warp": {"negatives": 50},
+    "warp": {"score": "dot", "lr": 0.003, "negatives": 50, "decay": 0.1},
     "pris": {"negatives": 20},
-    "sparsemax": {"index": "full"},
+    "sparsemax": {"index": "full", "score": "dot_bias", "lr": 0.0005},
 }
-SPACES = {"bce": {"lr": (0.0005, 0.05), "decay": (0.001, 1.0), "negatives": [5, 20, 100]}}
+DOTS = {"lr": (0.0005, 0.05), "decay": (0.001, 1.0), "negatives": [5, 20, 100]}
+SPACES: dict[str, dict[str, Any]] = {
+    "bce": DOTS,
+    "warp": DOTS | {"margin": [0.3, 1.0, 3.0]},
+    "sparsemax": {"lr": (0.0001, 0.01), "decay": (0.001, 1.0)},
+}
 WHAT = {
     "bpr": "the target above a draw (BPR)",
     "bce": "binary cross-entropy on draws",
     "dns": "the target above the hardest draw (DNS)",
     "self_adversarial": "draws weighted by their scores",
-    "warp": "the target above the first draw too close to it (WARP)",
-    "pris": "draws weighted by score and proposal (PRIS)",
+    "warp": "above the first draw too close (WARP)",
+    "pris": "draws weighted by importance (PRIS)",
     "sparsemax": "a softmax with probabilities of 0",
 }
 
