@@ -297,8 +297,8 @@ def fit(
     "imi_popularity", "imi_exact", "kernel", "factor_ranks", "full"] = "uniform", negatives: int |
     None = 20, shared: bool | None = None, power: float = 0.5, codewords: int = 64, rank_scale:
     float = 500.0, refit_every: int = 500, epochs: int = 200, batch_size: int | None = None, lr:
-    float = 0.01, lr_end: float = 1.0, decay: float = 0.0, per_row: bool = False, patience: int = 5,
-    seed: int = 0, device: str = "auto", precision: Literal["float32", "bf16"] = "float32"
+    float = 0.005, lr_end: float = 1.0, decay: float = 0.0, per_row: bool = False, patience: int =
+    5, seed: int = 0, device: str = "auto", precision: Literal["float32", "bf16"] = "float32"
 ) -> Retriever: ...
 
 @overload

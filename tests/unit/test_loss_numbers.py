@@ -24,6 +24,8 @@ SMALL: dict[str, Any] = {"dim": 6, "batch_size": 40, "negatives": 5, "device": "
 NAMES = ("warp", "pris", "sparsemax", "aobpr", "uib", "sml")
 GIVEN: dict[str, dict[str, Any]] = {
     "warp": {"score": "cosine"},
+    "pris": {"score": "cosine"},
+    "uib": {"score": "cosine"},
     "sparsemax": {"index": "uniform", "score": "cosine"},
     "aobpr": {"rank_scale": 9.0},
 }

@@ -88,6 +88,7 @@ def sparsemax_of_draws(pos: Tensor, neg: Tensor, hit: Tensor) -> Tensor:
     Relations: with every other item drawn once it is `sparsemax`.
     """
     scores = torch.cat([pos[:, None], neg.masked_fill(hit, -torch.inf)], 1)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     return _mass(scores) - pos
 
 

@@ -22,14 +22,15 @@ OPTIONS: dict[str, dict[str, Any]] = {  # of objectives on draws that differ fro
     "bce": {"score": "dot", "lr": 0.002, "negatives": 20, "decay": 0.1},
     "dns": {"negatives": 20},
     "self_adversarial": {"negatives": 20},
-    "warp": {"score": "dot", "lr": 0.003, "negatives": 50, "decay": 0.1},
-    "pris": {"negatives": 20},
+    "warp": {"score": "dot", "lr": 0.003, "negatives": 50, "decay": 0.3},
+    "pris": {"score": "dot", "lr": 0.003, "negatives": 20, "decay": 0.1},
     "sparsemax": {"index": "full", "score": "dot_bias", "lr": 0.0005},
 }
 DOTS = {"lr": (0.0005, 0.05), "decay": (0.001, 1.0), "negatives": [5, 20, 100]}
 SPACES: dict[str, dict[str, Any]] = {
     "bce": DOTS,
     "warp": DOTS | {"margin": [0.3, 1.0, 3.0]},
+    "pris": DOTS,
     "sparsemax": {"lr": (0.0001, 0.01), "decay": (0.001, 1.0)},
 }
 WHAT = {
@@ -74,12 +75,14 @@ VARIANTS = {
     ),
     "uib": Variant(
         "Vectors by `uib`: targets above a boundary of the user's own, draws below it.",
-        {"objective": "uib", "negatives": 20}, ("objective",), SPACE,
+        {"objective": "uib", "score": "dot", "lr": 0.003, "negatives": 20, "decay": 0.1},
+        ("objective",), DOTS,
         {}, _guide("log", "targets above a learned boundary (UIB)"),
     ),
     "sml": Variant(
         "Points in the unit ball by `sml`: targets nearer than draws, by margins that are learned.",
-        {"objective": "sml", "score": "euclidean", "negatives": 20}, ("objective", "score"),
+        {"objective": "sml", "score": "euclidean", "lr": 0.005, "negatives": 20},
+        ("objective", "score"),
         {"lr": (0.001, 0.05), "symmetry": (0.01, 1.0), "reward": (0.01, 0.5)},
         {}, _guide("log", "points by learned margins (SML)"),
     ),
