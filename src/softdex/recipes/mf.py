@@ -70,7 +70,8 @@ VARIANTS = {
     },
     "aobpr": Variant(
         "Vectors by `bpr` against items that rank high on a factor that matters to the user.",
-        {"objective": "bpr", "index": "factor_ranks", "negatives": 20}, ("objective", "index"),
+        {"objective": "bpr", "index": "factor_ranks", "negatives": 20, "temperature": 0.2},
+        ("objective", "index"),
         SPACE | {"rank_scale": (50.0, 5000.0)}, {}, _guide("log", "bpr against hard items (AOBPR)"),
     ),
     "uib": Variant(
