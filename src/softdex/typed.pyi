@@ -17,7 +17,7 @@ def fit(
     max_seconds: float | str | None = None, quiet: bool = False, verbose: bool = False, correct:
     Literal["draws", "all"] = "draws", smooth: float = 0.0, encoder: Literal["user", "history",
     "mix"] = "user", score: Literal["cosine", "dot", "dot_bias"] = ..., dim: int = 64, temperature:
-    float = 0.1, prior: float = 0.7, share: float = 0.5, max_history: int = 50, features: list[str]
+    float = ..., prior: float = ..., share: float = 0.5, max_history: int = 50, features: list[str]
     | str | None = None, user_features: list[str] | str | None = None, ids: Literal["add", "drop"] =
     "add", id_dropout: float = 0.1, index: Literal["auto", "uniform", "popularity", "imi_uniform",
     "imi_popularity", "imi_exact", "kernel", "full"] = "uniform", negatives: int | None = ...,

@@ -16,13 +16,17 @@ from softdex.solve.gradient.trainer import Composition, Descent
 from softdex.solve.gradient.training import Training
 
 SPACE = {"lr": (0.002, 0.05), "temperature": (0.05, 0.3), "prior": [0.0, 0.5, 0.7, 1.0]}
+PAIRWISE = {"temperature": 0.2, "prior": 1.0, "negatives": 20}
 OPTIONS: dict[str, dict[str, Any]] = {  # of objectives on draws that differ from the defaults
-    "bpr": {"negatives": 20},
+    "bpr": PAIRWISE,
     "bce": {"score": "dot", "lr": 0.002, "negatives": 20, "decay": 0.1},
-    "dns": {"negatives": 20},
-    "self_adversarial": {"negatives": 20},
+    "dns": PAIRWISE,
+    "self_adversarial": PAIRWISE,
 }
-SPACES = {"bce": {"lr": (0.0005, 0.05), "decay": (0.001, 1.0), "negatives": [5, 20, 100]}}
+SPACES = {
+    **dict.fromkeys(("bpr", "dns", "self_adversarial"), SPACE | {"negatives": [5, 20, 100]}),
+    "bce": {"lr": (0.0005, 0.05), "decay": (0.001, 1.0), "negatives": [5, 20, 100]},
+}
 WHAT = {
     "bpr": "the target above a draw (BPR)",
     "bce": "binary cross-entropy on draws",
