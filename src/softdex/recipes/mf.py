@@ -20,7 +20,7 @@ PAIRWISE = {"temperature": 0.2, "prior": 1.0, "negatives": 20}
 OPTIONS: dict[str, dict[str, Any]] = {  # of objectives on draws that differ from the defaults
     "bpr": PAIRWISE,
     "bce": {"score": "dot", "lr": 0.002, "negatives": 20, "decay": 0.1},
-    "dns": PAIRWISE,
+    "dns": PAIRWISE | {"negatives": 5},
     "self_adversarial": PAIRWISE,
 }
 SPACES = {
