@@ -16,7 +16,7 @@ def fit(
     max_memory: int | str | None = None, max_seconds: float | str | None = None, quiet: bool =
     False, verbose: bool = False, correct: Literal["draws", "all"] = "draws", smooth: float = 0.0,
     encoder: Literal["user", "history", "mix"] = "user", score: Literal["cosine", "dot", "dot_bias",
-    "euclidean"] = "cosine", dim: int = 64, temperature: float = 0.2, prior: float = 0.7, share:
+    "euclidean"] = "cosine", dim: int = 64, temperature: float = 0.2, prior: float = 1.0, share:
     float = 0.5, max_history: int = 50, features: list[str] | str | None = None, user_features:
     list[str] | str | None = None, ids: Literal["add", "drop"] = "add", id_dropout: float = 0.1,
     margin: float = 1.0, rank_weight: Literal["harmonic", "log"] = "harmonic", link:
@@ -36,7 +36,7 @@ def fit(
     max_memory: int | str | None = None, max_seconds: float | str | None = None, quiet: bool =
     False, verbose: bool = False, correct: Literal["draws", "all"] = "draws", smooth: float = 0.0,
     encoder: Literal["user", "history", "mix"] = "user", score: Literal["cosine", "dot", "dot_bias",
-    "euclidean"] = ..., dim: int = 64, temperature: float = 0.1, prior: float = 0.7, share: float =
+    "euclidean"] = ..., dim: int = 64, temperature: float = ..., prior: float = ..., share: float =
     0.5, max_history: int = 50, features: list[str] | str | None = None, user_features: list[str] |
     str | None = None, ids: Literal["add", "drop"] = "add", id_dropout: float = 0.1, margin: float =
     1.0, rank_weight: Literal["harmonic", "log"] = "harmonic", link: Literal["logistic", "hinge"] =

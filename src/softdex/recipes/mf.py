@@ -17,20 +17,22 @@ from softdex.solve.gradient.trainer import Composition, Descent
 from softdex.solve.gradient.training import Training
 
 SPACE = {"lr": (0.002, 0.05), "temperature": (0.05, 0.3), "prior": [0.0, 0.5, 0.7, 1.0]}
+PAIRWISE = {"temperature": 0.2, "prior": 1.0, "negatives": 20}
 OPTIONS: dict[str, dict[str, Any]] = {  # of objectives on draws that differ from the defaults
-    "bpr": {"negatives": 20},
+    "bpr": PAIRWISE,
     "bce": {"score": "dot", "lr": 0.002, "negatives": 20, "decay": 0.1},
-    "dns": {"negatives": 20},
-    "self_adversarial": {"negatives": 20},
+    "dns": PAIRWISE | {"negatives": 5},
+    "self_adversarial": PAIRWISE,
     "warp": {"score": "dot", "lr": 0.003, "negatives": 50, "decay": 0.3},
     "pris": {"score": "dot", "lr": 0.003, "negatives": 20, "decay": 0.1},
     "sparsemax": {"index": "full", "score": "dot_bias", "lr": 0.0005},
 }
-DOTS = {"lr": (0.0005, 0.05), "decay": (0.001, 1.0), "negatives": [5, 20, 100]}
+DRAWS = {"negatives": [5, 20, 100]}
+DOTS = DRAWS | {"lr": (0.0005, 0.05), "decay": (0.001, 1.0)}
 SPACES: dict[str, dict[str, Any]] = {
-    "bce": DOTS,
+    **dict.fromkeys(("bpr", "dns", "self_adversarial"), SPACE | DRAWS),
+    **dict.fromkeys(("bce", "pris"), DOTS),
     "warp": DOTS | {"margin": [0.3, 1.0, 3.0]},
-    "pris": DOTS,
     "sparsemax": {"lr": (0.0001, 0.01), "decay": (0.001, 1.0)},
 }
 WHAT = {
@@ -70,9 +72,9 @@ VARIANTS = {
     },
     "aobpr": Variant(
         "Vectors by `bpr` against items that rank high on a factor that matters to the user.",
-        {"objective": "bpr", "index": "factor_ranks", "negatives": 20, "temperature": 0.2},
-        ("objective", "index"),
-        SPACE | {"rank_scale": (50.0, 5000.0)}, {}, _guide("log", "bpr against hard items (AOBPR)"),
+        {"objective": "bpr", "index": "factor_ranks", **PAIRWISE}, ("objective", "index"),
+        SPACE | DRAWS | {"rank_scale": (50.0, 5000.0)},
+        {}, _guide("log", "bpr against hard items (AOBPR)"),
     ),
     "uib": Variant(
         "Vectors by `uib`: targets above a boundary of the user's own, draws below it.",
