@@ -129,6 +129,8 @@ def test_senseless_options_are_refused_before_any_work(
     ({"objective": "bpr", "index": "full"}, "bpr needs draws"),
     ({"objective": "softmax", "index": "imi_uniform"}, "no effect with objective=.softmax."),
     ({"objective": "bpr", "correct": "all"}, "no effect with objective=.bpr."),
+    ({"index": "popularity", "popularity": "log", "power": 0.7}, "no effect with popularity=.log."),
+    ({"index": "uniform", "popularity": "log"}, "no effect with index=.uniform."),
 ])  # fmt: skip
 def test_options_that_would_be_ignored_are_refused(
     log: sdx.Interactions, bad: dict[str, Any], words: str
@@ -140,6 +142,24 @@ def test_options_that_would_be_ignored_are_refused(
 def test_auto_never_gives_a_pairwise_loss_all_items(log: sdx.Interactions) -> None:
     assert make("mf", log, {"objective": "bpr", "index": "auto"}).parts.negatives.draws > 0
     assert make("mf", log, {"objective": "ssm", "index": "auto"}).parts.negatives.draws == 0
+
+
+@pytest.mark.parametrize("index", ["popularity", "imi_popularity"])
+def test_a_proposal_by_popularity_weighs_items_as_it_was_told(
+    log: sdx.Interactions, index: str
+) -> None:
+    """By a power of their counts, by log(1 + count), or by the count."""
+    seen = torch.tensor(log.item_counts).double()
+    words = {"codewords": 1} if index == "imi_popularity" else {}  # one cell of all items
+    plus = seen + (index == "popularity")  # there counts are smoothed
+    told = [
+        ({}, plus**0.5), ({"power": 0.8}, plus**0.8),
+        ({"popularity": "log"}, seen.log1p()), ({"popularity": "count"}, plus),
+    ]  # fmt: skip
+    for given, weight in told:
+        made = make("ssm", log, SMALL | {"index": index} | words | given)
+        law = made.parts.negatives.index.log_prob(torch.zeros(1, 8), torch.arange(len(seen)))
+        assert torch.allclose(law.exp()[0].double(), weight / weight.sum(), rtol=1e-4), given
 
 
 # checkpoints

@@ -35,6 +35,7 @@ MANY = 1_000_000
 IMI = ("imi_uniform", "imi_popularity", "imi_exact")
 REFITTED = ("kernel", "factor_ranks", *IMI)
 SHARING = tuple(name for name, proposal in PROPOSALS.items() if proposal.shared)
+BY_POPULARITY = ("auto", "popularity", "imi_popularity")
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,10 @@ class Sampling:
         shared: whether one set of draws serves the whole batch, so that a step needs few item
             vectors; false: each query has its own. None: `ssm` shares draws that do not depend on
             the query, the losses on draws never do.
-        power: of the counts, for a proposal by popularity.
+        popularity: weight of an item of this count, for a proposal by popularity: count^power
+            (`power`), log(1 + count) (`log`, as in FastVAE) or the `count`; an item without events
+            has a weight too.
+        power: of the counts, for popularity="power".
         codewords: per codebook of the multi-index.
         rank_scale: of the ranks of `factor_ranks`: most draws are among the first few times as many
             items of a factor.
@@ -126,7 +130,8 @@ class Sampling:
     index: Annotated[str, one_of("auto", *PROPOSALS, "full")] = "uniform"
     negatives: Annotated[int | None, count, only(index=("auto", *PROPOSALS))] = None
     shared: Annotated[bool | None, only(index=("auto", *SHARING))] = None
-    power: Annotated[float, up_to(10), only(index=("auto", "popularity", "imi_popularity"))] = 0.5
+    popularity: Annotated[Literal["power", "log", "count"], only(index=BY_POPULARITY)] = "power"
+    power: Annotated[float, up_to(10), only(index=BY_POPULARITY), only(popularity="power")] = 0.5
     codewords: Annotated[int, few, only(index=("auto", *IMI))] = 64
     rank_scale: Annotated[float, count, only(index="factor_ranks")] = 500.0
     refit_every: Annotated[int, count, only(index=("auto", *REFITTED))] = 500
@@ -138,7 +143,6 @@ class Sampling:
         train: Interactions,
         *,
         correct: str = "draws",
-        popularity: str = "log",
         seed: int = 0,
         numbers: LossNumbers = LossNumbers(),
     ) -> Negatives:
@@ -149,13 +153,12 @@ class Sampling:
             scorer: an inner product.
             train: for the events per item.
             correct: how `ssm` corrects for the proposal, `draws` or `all`.
-            popularity: weight of an item inside its cell of the multi-index.
             seed: of the codebooks.
             numbers: what the losses take beside scores.
         """
         all_items = objective == "softmax" or self.index == "full"
         proposal = PROPOSALS["uniform" if all_items else self.index]
-        given = ProposalOptions(self.power, self.codewords, popularity, seed, self.rank_scale)
+        given = ProposalOptions(self.power, self.codewords, self.popularity, seed, self.rank_scale)
         made = proposal.build(scorer, torch.tensor(train.item_counts), given)
         cold = torch.from_numpy(cold_items(scorer, train))
         some_cold = len(cold) > 0

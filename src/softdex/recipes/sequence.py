@@ -111,7 +111,7 @@ def sequence(
         if objective == "ssm":
             rows = positions or size * longest
             sampling = sampling.chosen(train.num_items, dim, rows, training.device)
-        against = sampling.against(objective, scorer, train, popularity="power", seed=training.seed)
+        against = sampling.against(objective, scorer, train, seed=training.seed)
     parts = Composition(made, scorer, Sequences(train, longest, positions), against)
     return Descent(parts, replace(training, batch_size=size))
 
