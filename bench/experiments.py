@@ -84,7 +84,28 @@ def dtr_folds() -> Experiment:
     return Experiment(commands, ("recipe", "sampling", "rectify"), (), ("f@20", "masked f@20"))
 
 
-EXPERIMENTS = {"in-batch": in_batch, "dtr-folds": dtr_folds}
+def own_draws() -> Experiment:
+    """Losses on draws: draws per row, draws that the batch shares, and the earlier defaults."""
+    sets = "rg-lastfm-hetrec", "rg-ml-latest-small", "ml-100k", "ml-1m"
+    softer = "temperature=0.1 prior=0.7"
+    earlier = {
+        "bpr": f"{softer} negatives=100",
+        "bce": "",
+        "dns": f"{softer} negatives=20",
+        "self_adversarial": f"{softer} negatives=100",
+    }
+    commands = [
+        f"quality {name} recipe={recipe}{options} seed={seed}"
+        for name, recipe, seed in product(sets, earlier, range(3))
+        for options in dict.fromkeys(
+            ["", " shared=true", f" shared=true {earlier[recipe]}".rstrip()]
+        )
+    ]
+    rows = "recipe", "shared", "temperature", "negatives"
+    return Experiment(commands, rows, ("task",), ("ndcg@20", "ndcg@50"))
+
+
+EXPERIMENTS = {"in-batch": in_batch, "dtr-folds": dtr_folds, "own-draws": own_draws}
 
 PARSER = parser(__file__, __doc__)
 PARSER.add_argument(

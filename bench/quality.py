@@ -106,8 +106,8 @@ def main(given: Namespace) -> None:
     seconds = time.perf_counter() - began
     if kept is not None:
         model.save(str(kept))
-    result = model.evaluate(measured, (10, 20))
-    names = ["recall@10", "recall@20", "ndcg@20", "ndcg@10", "mrr@10"]
+    result = model.evaluate(measured, (10, 20, 50))
+    names = ["recall@10", "recall@20", "ndcg@20", "ndcg@10", "mrr@10", "ndcg@50"]
     more: dict[str, Any] = {}
     if task.startswith("dtr-") and early is not None:
         names = ["f@20", "precision@20", "recall@20"]

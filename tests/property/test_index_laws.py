@@ -13,6 +13,7 @@ from torch import Tensor
 from laws import BATCH, EVERYTHING, ITEMS, LAWS, Case, as_it_is, check
 from marks import slow
 from softdex.index.contract import Draws, Hits
+from softdex.index.factor_ranks import FactorRanks
 from softdex.index.flat import Flat
 from softdex.index.imi.books import popularity_weight
 from softdex.index.imi.index import Imi, build
@@ -57,6 +58,16 @@ def log_popularity(seed: int, order: Tensor) -> tuple[Any, Any]:
 def kernel(seed: int, order: Tensor) -> tuple[Any, Any]:
     scorer, query = dot(seed, order)
     return Kernel(scorer, block=5), query
+
+
+def factor_ranks(biased: bool) -> Any:
+    def make(seed: int, order: Tensor) -> tuple[Any, Any]:
+        scorer, query = dot(seed, order)
+        bias = torch.randn(ITEMS, generator=torch.Generator().manual_seed(seed + 1))
+        made = Dot(scorer.items.weight, bias[order]) if biased else scorer
+        return FactorRanks(made, scale=4.0), query
+
+    return make
 
 
 def tree(seed: int, order: Tensor) -> tuple[Any, Any]:
@@ -140,6 +151,8 @@ CASES = [
     Case("popularity", popularity, lambda i, s: Popularity(i.scorer, **s), shared=True),
     Case("log popularity", log_popularity, lambda i, s: Popularity(i.scorer, **s), shared=True),
     Case("kernel", kernel, lambda i, s: Kernel(i.scorer, **s)),
+    Case("factor ranks", factor_ranks(False), lambda i, s: FactorRanks(i.scorer, **s)),
+    Case("factor ranks, bias", factor_ranks(True), lambda i, s: FactorRanks(i.scorer, **s)),
     Case(
         "toy tree",
         tree,

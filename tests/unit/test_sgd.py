@@ -189,15 +189,24 @@ def interrupted(
             run(log, Checkpointer(folder, {"data": log.sha256}, resume=False), **options)
 
 
+@pytest.mark.parametrize("objective", ["ssm", "dns"])
 @pytest.mark.parametrize("stop", [1, 14, 31, 40, 57])
 @pytest.mark.parametrize("every", [0.0, 300.0])
 def test_a_killed_run_goes_on_to_the_very_same_weights(
-    log: sdx.Interactions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, every: float
+    log: sdx.Interactions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stop: int,
+    every: float,
+    objective: str,
 ) -> None:
-    """With a checkpoint after every step (0 s), and with one after every epoch."""
-    whole, outcome = run(log)
-    interrupted(log, tmp_path, stop, monkeypatch, every=every)
-    made, again = run(log, Checkpointer(tmp_path, {"data": log.sha256}, resume=True), every)
+    """With a checkpoint after every step (0 s), and with one after every epoch; with draws that a
+    batch shares, and with draws per row."""
+    given = {"objective": objective}
+    whole, outcome = run(log, **given)
+    interrupted(log, tmp_path, stop, monkeypatch, every=every, **given)
+    resumed = Checkpointer(tmp_path, {"data": log.sha256}, resume=True)
+    made, again = run(log, resumed, every, **given)
     assert same(whole, made)
     drop = [{k: v for k, v in r.items() if k != "seconds"} for r in again.history]
     assert drop == [{k: v for k, v in r.items() if k != "seconds"} for r in outcome.history]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from softdex.index.contract import Index
+from softdex.index.factor_ranks import FactorRanks
 from softdex.index.imi.books import popularity_weight
 from softdex.index.imi.index import build
 from softdex.index.kernel import Kernel
@@ -28,12 +29,14 @@ class ProposalOptions:
         popularity: weight of an item, for `popularity`, and inside its cell for `imi_popularity`:
             by its `count`, its `log` or its `power`.
         seed: of the codebooks.
+        rank_scale: of the exponential law of ranks, for `factor_ranks`.
     """
 
     power: float = 0.5
     codewords: int = 64
     popularity: str = "power"
     seed: int = 0
+    rank_scale: float = 500.0
 
 
 class Proposal(NamedTuple):
@@ -68,4 +71,7 @@ PROPOSALS: dict[str, Proposal] = {
     "imi_popularity": Proposal(_imi("popularity")),
     "imi_exact": Proposal(_imi("exact")),
     "kernel": Proposal(lambda scorer, counts, given: Kernel(scorer)),
+    "factor_ranks": Proposal(
+        lambda scorer, counts, given: FactorRanks(scorer, scale=given.rank_scale)
+    ),
 }
