@@ -186,7 +186,8 @@ class _Dots(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, leaf: Tensor, table: Table, ids: Tensor) -> Tensor:
         ctx.save_for_backward(query, ids)
         ctx.table = table
-        if ids.shape[1] > 1 and (compiled := products_for(table.weight)) is not None:
+        kernels_of = products_for if ids.shape[1] > 1 else fused_for  # a CPU copies one row as fast
+        if (compiled := kernels_of(table.weight)) is not None:
             products: Tensor = compiled.dots(query.to(table.weight.dtype), table.weight, ids)
             return products
         return torch.einsum("bd,bnd->bn", query, table.weight[ids].to(query.dtype))
