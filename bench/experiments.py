@@ -105,7 +105,34 @@ def own_draws() -> Experiment:
     return Experiment(commands, rows, ("task",), ("ndcg@20", "ndcg@50"))
 
 
-EXPERIMENTS = {"in-batch": in_batch, "dtr-folds": dtr_folds, "own-draws": own_draws}
+def rg() -> Experiment:
+    """RG2, Table 3: every row tuned on validation, dim 64."""
+    sets = "ml-100k", "ml-latest-small", "amazon-beauty-large", "ml-1m", "ml-10m-implicit"
+    by_descent = "bpr", "bce", "ssm", "uib", "sml", "sparsemax", "softmax", "softmax score=dot"
+    rows = [f"{recipe} tune=12 epochs=30 patience=4" for recipe in by_descent]
+    rows += [f"{recipe} tune=24 epochs=12 patience=3" for recipe in ("ials", "rg2", "rgx")]
+    commands = [f"quality rg-{name} recipe={row} dim=64" for name, row in product(sets, rows)]
+    return Experiment(commands, ("recipe", "score"), ("task",), ("ndcg@10", "mrr@10"))
+
+
+def fastvae() -> Experiment:
+    """FastVAE, Table 3: the factorisations beside the autoencoders, tuned on validation."""
+    recipes = "bpr", "warp", "aobpr", "dns", "pris", "self_adversarial"
+    rows = [f"{recipe} tune=12 epochs=30 patience=4" for recipe in recipes]
+    commands = [
+        f"fastvae_quality {name} recipe={row} dim=64"
+        for name, row in product(("gowalla", "ml-10m"), rows)
+    ]
+    return Experiment(commands, ("recipe",), ("task",), ("ndcg@50", "recall@50"))
+
+
+EXPERIMENTS = {
+    "in-batch": in_batch,
+    "dtr-folds": dtr_folds,
+    "own-draws": own_draws,
+    "rg": rg,
+    "fastvae": fastvae,
+}
 
 PARSER = parser(__file__, __doc__)
 PARSER.add_argument(
