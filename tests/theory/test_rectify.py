@@ -178,9 +178,14 @@ class Table:
 def weighted(
     seed: int, arity: int, scores: Callable[[list[np.ndarray]], np.ndarray], *, normalise: bool
 ) -> tuple[Tree, np.ndarray, Tensor, Tensor, Tensor]:
-    """Return a tree, eta, node scores, and per item and level the labels and Eq. 9, (I, J)."""
+    """Return a tree, eta, node scores, and per item and level the labels and Eq. 9, (I, J).
+
+    `scores` makes node scores from Eq. 16, the probability of the likeliest item below each."""
     tree, eta = world(seed, arity)
-    expected = expectation(tree, eta, "path", normalise=normalise)
+    expected = [
+        np.array([below(tree, eta, j, n).max(initial=0) for n in range(tree.sizes[j - 1])])
+        for j in range(1, tree.depth + 1)
+    ]
     o = torch.from_numpy(scores(expected))[None].requires_grad_()
     tree = tree_of(tree.item_of.tolist(), arity, SHAPES[arity][0], Table(o))
     every = torch.arange(len(eta))
