@@ -229,6 +229,7 @@ def test_the_mean_inverse_square_tends_to_that_of_the_batch_not_to_less(seed: in
         assert p @ inverse <= 1 / (p @ (1 / inverse)) + spread / (row.own.exp() ** 6)
         assert (p @ inverse).item() == pytest.approx(parts(row, draws).rest().item())
         assert p @ inverse > 1.2 / (total**2 + second)
+        assert p @ inverse > 1.2 / (total**2 + (row.mass / row.law).sum())  # as in the statement
         gaps.append((p @ inverse * total**2 - 1).abs().item())
     for more, less in itertools.pairwise(gaps):
         assert more / less == pytest.approx(4, rel=0.35)
@@ -275,14 +276,14 @@ def test_what_is_left_over_is_bounded_by_the_spread_of_popularity(seed: int, dra
 
 
 def test_the_printed_bound_of_what_is_left_over_is_too_small() -> None:
-    """Lemma A.5 with Z^2 + sum exp(2 o) / w below, for all M: here Delta is some six times that."""
+    """Lemma A.5 with Z^2 + sum exp(2 o) / w below. Here Delta is 5.5 times that as M grows."""
     row = SKEWED
     second, total = (row.mass**2 / row.law).sum(), row.own.exp() + row.mass.sum()
     for draws in (64, 256):
         of = parts(row, draws)
         spread = of.x.max() - of.x.min()
         printed = 2 * spread * row.mass.sum() / (draws * (total**2 + second))
-        assert (of.delta() > 3 * printed).all()
+        assert (of.delta() > 5 * printed).all()
 
 
 # the theorem -------------------------------------------------------------------------------------
