@@ -31,12 +31,11 @@ def check(case: Case) -> None:
         _check(ran, number, drawn, laws)
     if ran.options["index"] != "full":
         check_frequencies(drawn, laws)
-        every, popularity = range(ran.log.num_items), ran.options["popularity"]
-        check_index(ran, lambda state: state[ITEMS], lambda state: None, every, popularity)
+        check_index(ran, lambda state: state[ITEMS], lambda state: None, range(ran.log.num_items))
     state = ran.steps[-1].after
 
     def served(history: Iterable[int]) -> list[float]:
-        query = _query(state, sorted(set(history)))
+        query = _query(ran, state, sorted(set(history)))
         return [float(query @ vector) for vector in state[ITEMS]]
 
     check_lists(ran, lambda user: served(ran.facts.histories[user]), AFTER, served)
@@ -65,12 +64,16 @@ def start_of(ran: Ran) -> dict[str, Tensor]:
     }
 
 
-def _query(state: dict[str, Tensor], history: list[int]) -> Tensor:
+def _activated(ran: Ran, x: Tensor) -> Tensor:
+    return x.clamp(min=0) if ran.options["activation"] == "relu" else torch.tanh(x)
+
+
+def _query(ran: Ran, state: dict[str, Tensor], history: list[int]) -> Tensor:
     """The query of the latent means of a history."""
     bag = state["model.encoder.bag.weight"]
     bias, mix, mix_bias, out, out_bias = (state[f"model.encoder.{n}"] for n in LAYERS)
     read = sum((bag[i] for i in history), torch.zeros_like(bias)) / math.sqrt(len(history) or 1)
-    latent = torch.tanh(read + bias) @ mix + mix_bias
+    latent = _activated(ran, read + bias) @ mix + mix_bias
     return latent[: len(out)] @ out + out_bias
 
 
@@ -109,7 +112,7 @@ def _check(ran: Ran, number: int, drawn: list[float], laws: list[tuple[int, list
         for n, (item, _) in enumerate(read):
             own = bag[item] / math.sqrt(len(read)) / (1 - given["dropout"])
             total = total + (own if kept[b, n] >= given["dropout"] else 0 * own)
-        middle, spread = (torch.tanh(total + bias) @ mix + mix_bias).chunk(2)
+        middle, spread = (_activated(ran, total + bias) @ mix + mix_bias).chunk(2)
         query = (middle + (spread / 2).exp() * noise[b].double()) @ out + out_bias
         divergence = (middle**2 + spread.exp() - 1 - spread).sum() / 2
         loss = loss + beta * divergence / len(asked) / mean
