@@ -94,7 +94,8 @@ def _factor_ranks(
     chance = [math.exp(-rank / scale) for rank in range(len(living))]
     found = [-math.inf] * ran.log.num_items
     for i in living:
-        rank = [p if a >= 0 else len(living) - 1 - p for a, p in zip(z, index["place"][i].tolist())]
+        place = zip(z, index["place"][i].tolist(), strict=True)
+        rank = [at if a >= 0 else len(living) - 1 - at for a, at in place]
         q = sum(w * chance[r] for w, r in zip(part, rank, strict=True))
         found[i] = math.log(q / sum(part) / sum(chance))
     return found

@@ -160,25 +160,20 @@ def _losses(
 HALF = {"batch_size": 3, "hidden": 5, "latent": 3}
 SLOW = {"lr": 0.03, "lr_end": 0.2, "decay": 0.5}
 WORDS = {"codewords": 3, "refit_every": 2, "negatives": 9}
+RANKS = {"index": "factor_ranks", "rank_scale": 2.0, "refit_every": 2, "negatives": 9}
+LESS = {"dropout": 0.2, "beta": 0.9, "anneal": 3}
 CASES = [
     row("mult_vae", check, **HALF),
-    row(
-        "mult_vae",
-        check,
-        **HALF | SLOW,
-        per_row=True,
-        dropout=0.2,
-        beta=0.9,
-        anneal=3,
-        max_history=3,
-    ),
+    row("mult_vae", check, **HALF | SLOW, **LESS, per_row=True, activation="relu", max_history=3),
     row("fastvae", check),
-    row("fastvae", check, **HALF | SLOW | WORDS, power=0.9, dropout=0.2, beta=0.9, anneal=3),
+    row("fastvae", check, **HALF | SLOW | WORDS, **LESS, power=0.9),
     row("fastvae", check, **HALF | WORDS, popularity="log", per_row=False, max_history=3, lr=0.1),
-    row("fastvae", check, **HALF | WORDS, popularity="count", lr=0.1),
+    row("fastvae", check, **HALF | WORDS, popularity="count", lr=0.1, activation="relu"),
     row("fastvae", check, **HALF | WORDS, index="imi_uniform", lr=0.1),
     row("fastvae", check, **HALF, index="kernel", negatives=9, refit_every=2),
     row("fastvae", check, **HALF, index="popularity", power=0.8, negatives=9),
+    row("fastvae", check, **HALF, index="popularity", popularity="log", shared=False, negatives=9),
+    row("fastvae", check, **HALF, **RANKS, lr=0.1),
     row("fastvae", check, **HALF, index="uniform", negatives=9),
     row("fastvae", check, **HALF | WORDS, index="imi_exact"),
     row("fastvae", check, **HALF, index="auto"),
