@@ -336,6 +336,13 @@ def check_svd(case: Case) -> None:
     same_lists(model.recommend(plain.users, k=4), plain.items, lists)
     p, q = (t.double() for t in (model.encoder.vectors.weight, model.index.scorer.items.weight))
     near(p @ q.T, scores)
+    if full:  # a stranger's vector has the minimum of its own row
+        size = 1 / (2 * items)
+        goal = torch.full((items,), -1.0, dtype=torch.float64)
+        goal[3] += items
+        y = torch.linalg.solve((size + o["lam"]) * q.T @ q, size * q.T @ goal)
+        asked = model.recommend(history=[[plain.items[3]]], k=4)
+        same_lists(asked, plain.items, {0: best((q @ y).tolist(), 4, {3})})
 
 
 # inside ------------------------------------------------------------------------------------------

@@ -345,4 +345,6 @@ CASES = [
     row("xir", check, batch_size=14),
     row("xir", check, block=3, own="keep", hits="keep"),
     row("ssl_pop", check, batch_size=14),
+    row("ssl_pop", check, score="euclidean", lr=0.3, index="imi"),
+    row("xir", check, score="euclidean", lr=0.3, encoder="history"),
 ]
