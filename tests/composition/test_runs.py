@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from composition.products import Pair, featured, living, start_of
 from composition.proposals import books, new_books
 from composition.suite import SMALL, row, tiny
 from softdex.data.holdout import Holdout
-from softdex.recipes import catalogue
+from softdex.recipes import catalogue, compose
 
 KINDS = ({"popularity": "count"}, {"popularity": "log"}, {"power": 0.8})
 MIXED = {"encoder": "mix", "negatives": 5, "lr": 0.3, "epochs": 8, "seed": 1}
@@ -214,6 +215,28 @@ def test_batches_are_as_large_as_the_log_allows(recipe: str, events: int, size: 
     log = sdx.read({"user": n % 7, "item": n % 11}, quiet=True)
     made = catalogue.make(recipe, log, {"dim": 2})
     assert made.training.batch_size == size
+
+
+@pytest.mark.parametrize(
+    ("recipe", "shared", "many", "kind"),
+    [
+        ("ssm", None, 20, "Imi"),
+        ("ssm", True, 20, "Uniform"),
+        ("ssm", False, 20, "Uniform"),
+        ("ssm", False, 5, "Imi"),
+        ("bpr", None, 20, "Uniform"),
+        ("bpr", None, 5, "Imi"),
+        ("bpr", True, 5, "Uniform"),
+    ],
+)
+def test_auto_chooses_a_proposal_by_what_shares_its_draws(
+    recipe: str, shared: bool | None, many: int, kind: str
+) -> None:
+    given = SMALL | {"index": "auto", "shared": shared}
+    with patch.object(compose, "CPU_WORK", 0), patch.object(compose, "MANY", many):
+        negatives = catalogue.make(recipe, tiny(), given).parts.negatives
+    assert type(negatives.index).__name__ == kind
+    assert negatives.shared == bool(shared)
 
 
 @pytest.mark.parametrize(("users", "size"), [(29, 16), (6_400, 100), (25_600, 256)])
