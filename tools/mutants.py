@@ -203,18 +203,13 @@ def _quiet() -> list[str]:
 
 def chosen(seen: dict[str, Any], fault: Fault) -> list[str]:
     """The tests that call the function of a fault, the shortest first; for a fault outside of
-    functions those that call anything of its file."""
+    functions, or in one that no test is seen to call (compiled code), those that call anything of
+    its file."""
     name = f"{fault.file}::{fault.function}"
-    found = [
-        test
-        for test, about in seen.items()
-        if any(
-            c == name
-            or c.startswith(f"{name}.")
-            or (fault.function == MODULE and c.startswith(f"{fault.file}::"))
-            for c in about["calls"]
-        )
-    ]
+    calls = {test: about["calls"] for test, about in seen.items()}
+    found = [t for t in calls if any(c == name or c.startswith(f"{name}.") for c in calls[t])]
+    if not found:
+        found = [t for t in calls if any(c.startswith(f"{fault.file}::") for c in calls[t])]
     if fault.function == MODULE and not found:
         found = [t for t in seen if "composition" in t]
     return sorted(found, key=lambda test: seen[test]["seconds"])
