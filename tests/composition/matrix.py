@@ -56,6 +56,8 @@ def check_served(ran: Ran, state: dict[str, Tensor] | None = None) -> None:
         check_lists(ran, end.__getitem__)
         return
     check_lists(ran, end.__getitem__, AFTER, lambda history: pair.scores(pair.query(-1, history)))
+    encoder: Any = ran.model.encoder  # reads the items that are served, and no copy
+    assert encoder.items is ran.model.index.scorer.items
 
 
 def batch_of(ran: Ran, number: int, generator: torch.Generator) -> list[tuple[int, int, float]]:
@@ -234,7 +236,7 @@ CASES = [
     row("ssm", check, index="full", prior=0.0),
     row("ssm", check, index="auto"),
     row("bpr", check, smooth=0.5, **MIX, **COSINE, **SLOW, **POPULAR),
-    row("bpr", check, index="imi_popularity", power=0.2, score="dot_bias", **WORDS),
+    row("bpr", check, index="imi_popularity", power=0.2, score="dot_bias", encoder="mix", **WORDS),
     row("bpr", check, **ALL, id_dropout=0.4, index="auto", negatives=2),
     row("bpr", check, **GENRE, encoder="history", score="dot"),
     row("bce", check, smooth=0.5, **MIX, score="cosine", **COSINE, **SLOW, **POPULAR),

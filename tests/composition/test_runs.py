@@ -17,6 +17,7 @@ from composition.products import Pair, featured, living, start_of
 from composition.proposals import books, new_books
 from composition.suite import SMALL, row, tiny
 from softdex.data.holdout import Holdout
+from softdex.model import learn
 from softdex.recipes import catalogue
 
 MIXED = {"encoder": "mix", "negatives": 5, "lr": 0.3, "epochs": 8, "seed": 1}
@@ -73,6 +74,18 @@ def test_the_best_epoch_by_ndcg_serves_and_patience_ends_the_run(more: dict[str,
     for k in (3, 5):
         wanted = mean_ndcg(ran, ends[best], parts.test, k)
         assert found[f"ndcg@{k}"] == pytest.approx(wanted, abs=1e-6)
+
+
+def test_many_users_are_measured_by_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learn, "MEASURED_USERS", 3)
+    parts = sdx.split.leave_last(tiny())
+    ran = trained(row("ssm", matrix.check, **MIXED | {"epochs": 1}), parts.train, valid=parts.valid)
+    asked = np.flatnonzero(parts.valid.targets.lengths)
+    drawn = np.sort(np.random.default_rng(0).choice(asked, 3, replace=False))
+    wanted = mean_ndcg(ran, ran.steps[-1].after, parts.valid.take(drawn), 20)
+    assert ran.model.card.training is not None
+    record = ran.model.card.training["history"][0]
+    assert record["metric"] == pytest.approx(wanted, abs=2e-6)
 
 
 def test_refit_trains_on_validation_too_for_the_best_number_of_epochs() -> None:
