@@ -202,22 +202,18 @@ def _quiet() -> list[str]:
 
 
 def chosen(seen: dict[str, Any], fault: Fault) -> list[str]:
-    """The tests that call the function of a fault, the shortest first; for a fault outside of
-    functions those that call anything of its file."""
+    """The tests that call the function of a fault, the shortest first; where none is seen to (code
+    outside of functions, or compiled), those that call anything of its file."""
     name = f"{fault.file}::{fault.function}"
-    found = [
-        test
-        for test, about in seen.items()
-        if any(
-            c == name
-            or c.startswith(f"{name}.")
-            or (fault.function == MODULE and c.startswith(f"{fault.file}::"))
-            for c in about["calls"]
-        )
-    ]
-    if fault.function == MODULE and not found:
-        found = [t for t in seen if "composition" in t]
-    return sorted(found, key=lambda test: seen[test]["seconds"])
+    for heads in ((name, f"{name}."), (f"{fault.file}::",)):
+        found = [
+            test
+            for test, about in seen.items()
+            if any(call == name or call.startswith(heads[1:] or heads) for call in about["calls"])
+        ]
+        if found:
+            return sorted(found, key=lambda test: seen[test]["seconds"])
+    return [test for test in seen if "composition" in test]
 
 
 def outcome(tests: list[str], place: Path) -> str:
