@@ -318,9 +318,10 @@ def rows_of(recipe: str, *more: dict[str, Any]) -> list[Case]:
             encoder="mix",
             lr=0.1,
             hits="keep",
+            block=5,
             **more[1],
         ),
-        row(recipe, check, **ALL, own="keep", **more[2]),
+        row(recipe, check, **ALL, own="keep", block=3, **more[2]),
         row(recipe, check, **GENRE, encoder="history", score="dot", block=3, **more[3]),
     ]
 
