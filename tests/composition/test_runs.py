@@ -19,6 +19,7 @@ from composition.suite import SMALL, row, tiny
 from softdex.data.holdout import Holdout
 from softdex.model import learn
 from softdex.recipes import catalogue
+from softdex.solve.gradient import rowwise
 
 MIXED = {"encoder": "mix", "negatives": 5, "lr": 0.3, "epochs": 8, "seed": 1}
 
@@ -125,6 +126,16 @@ def test_the_order_of_the_events_follows_the_seed() -> None:
 
 def test_without_weights_every_event_counts_alike() -> None:
     matrix.check(row("ssm", matrix.check, negatives=5), tiny(weights=False))
+
+
+@pytest.mark.parametrize("recipe", ["ssm", "bir"])
+def test_on_several_threads_a_training_equals_the_loops(
+    recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rowwise, "WORTH_A_THREAD", 4)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    family = {"ssm": matrix, "bir": towers}[recipe]
+    family.check(row(recipe, family.check, encoder="mix"))
 
 
 def test_an_item_without_similar_ones_stands_for_itself() -> None:
