@@ -4,11 +4,13 @@
 
 Tasks: `gowalla-test` and `amazon-book-kgat-test` (the split that ships with the data; `-valid`
 holds out 10 % of train instead, for tuning), `ml-1m` and `ml-10m-implicit` (80/10/10 per user,
-early stopping), `next-ml-1m`, `next-amazon-beauty`, `next-nowplaying-sessions` (each user's last
-item, early stopping on the one before), `dtr-ml-1m`, `dtr-amazon-beauty` (DTR's protocol: held-out
-users, nothing masked; "masked" excludes items the user has already interacted with). NAME=VALUE
-takes `seed=0`, `device=auto` and every other option of the recipe; `tune=24` tries so many settings
-of the others on validation first; `save=PATH` saves the model.
+early stopping), `rg-ml-1m` and so on (the same as RG2 has it: ratings from 3 on, 5-core), `next-
+ml-1m`, `next-amazon-beauty`, `next-nowplaying-sessions` (each user's last item, early stopping on
+the one before), `xir-lastfm-hetrec` and so on (BIR's protocol: 80/20 per user, no validation),
+`dtr-ml-1m`, `dtr-amazon-beauty` (DTR's protocol: held-out users, nothing masked; "masked" excludes
+items the user has already interacted with; `fold=1` to `fold=9` ask other tenths of the users).
+NAME=VALUE takes `seed=0`, `device=auto` and every other option of the recipe; `tune=24` tries so
+many settings of the others on validation first; `save=PATH` saves the model.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from _options import parser, run, unless_tiny, written
 
 def task(text: str) -> str:
     """A data set with a split in its name."""
-    if not re.fullmatch(r"(ml|next|dtr)-.+|.+-(test|valid)", text):
+    if not re.fullmatch(r"(ml|rg|next|dtr|xir)-.+|.+-(test|valid)", text):
         raise ArgumentTypeError(f"expected a task such as ml-1m or gowalla-test, got {text!r}")
     return text
 
@@ -38,11 +40,11 @@ def task(text: str) -> str:
 PARSER = parser(__file__, __doc__)
 PARSER.add_argument("task", type=task, **unless_tiny("ml-1m"))
 PARSER.add_argument("out", **written("quality.jsonl"))
-PARSER.recipe_options({"recipe": "ssm", "tune": None, "save": None})
+PARSER.recipe_options({"recipe": "ssm", "tune": None, "save": None, "fold": 0})
 
 
-def split(task: str) -> sdx.Split:
-    """The split of a task."""
+def split(task: str, fold: int = 0) -> sdx.Split:
+    """The split of a task; `fold` is of DTR's protocol."""
     if task.startswith("next-"):
         path = need(f"{task.removeprefix('next-')}.parquet")
         return sdx.split.leave_last(sdx.read(path, time="position", quiet=True))
@@ -50,7 +52,15 @@ def split(task: str) -> sdx.Split:
         name = task.removeprefix("dtr-")
         items = need(f"{name}.items.parquet")
         log = sdx.read(need(f"{name}.parquet"), time="position", items=items, quiet=True)
-        return sdx.split.dtr(log.compact())  # films that nobody rated are no items of the protocol
+        log = log.compact()  # films that nobody rated are no items of the protocol
+        return sdx.split.dtr(log, fold=fold)
+    if task.startswith("xir-"):
+        log = sdx.read(need(f"{task.removeprefix('xir-')}.parquet"), quiet=True)
+        return sdx.split.xir(log.deduplicate(), seed=0)
+    if task.startswith("rg-"):
+        log = sdx.read(need(f"{task.removeprefix('rg-')}.parquet"), time=False, quiet=True)
+        log = log if log.rating is None else log.min_rating(3)
+        return sdx.split.rg(log.deduplicate().k_core(5), seed=0)
     if task.startswith("ml-"):
         return sdx.split.rg(sdx.read(need(f"{task}.parquet"), quiet=True), seed=0)
     name, _, part = task.rpartition("-")
@@ -83,9 +93,9 @@ def main(given: Namespace) -> None:
     if path.exists() and key in path.read_text():
         print(f"quality: this run is in {path} already")
         return
-    train, valid, test = split(task)
+    train, valid, test = split(task, given.own["fold"])
     measured = valid if task.endswith("-valid") and valid is not None else test
-    early = valid if task.startswith(("ml-", "next-", "dtr-")) else None
+    early = None if task.endswith(("-test", "-valid")) else valid
     began = time.perf_counter()
     if count is not None and early is None:
         raise sdx.DataError(f"tune={count}: {task} has no validation part to tune on")
@@ -96,8 +106,8 @@ def main(given: Namespace) -> None:
     seconds = time.perf_counter() - began
     if kept is not None:
         model.save(str(kept))
-    result = model.evaluate(measured, (10, 20))
-    names = ["recall@10", "recall@20", "ndcg@20", "ndcg@10", "mrr@10"]
+    result = model.evaluate(measured, (10, 20, 50))
+    names = ["recall@10", "recall@20", "ndcg@20", "ndcg@10", "mrr@10", "ndcg@50"]
     more: dict[str, Any] = {}
     if task.startswith("dtr-") and early is not None:
         names = ["f@20", "precision@20", "recall@20"]

@@ -109,6 +109,13 @@ def check_file(path: Path, where: str) -> None:
         raise ArtifactError(f"{where}: cannot write {path} ({_reason(error)}).") from None
 
 
+def check_page(path: Path, where: str) -> None:
+    """Refuse a name that is not one of an HTML page, and a place that cannot be written to."""
+    check_file(path, where)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise SoftdexError(f"{where}: expected a file name ending in .html, got {path.name!r}.")
+
+
 def check_folder(folder: Path, where: str) -> None:
     """Refuse a folder that cannot be written into or made, before the work that it is for."""
     try:

@@ -11,20 +11,42 @@ from softdex.model.retriever import Retriever
 
 @overload
 def fit(
-    recipe: Literal["bce", "bpr", "dns", "self_adversarial", "softmax", "ssm"], train: Interactions,
-    valid: Holdout | None = None, start: Retriever | None = None, *, refit: bool = False, folder:
-    str | Path | None = None, resume: bool = False, max_memory: int | str | None = None,
-    max_seconds: float | str | None = None, quiet: bool = False, verbose: bool = False, correct:
-    Literal["draws", "all"] = "draws", smooth: float = 0.0, encoder: Literal["user", "history",
-    "mix"] = "user", score: Literal["cosine", "dot", "dot_bias"] = ..., dim: int = 64, temperature:
-    float = 0.1, prior: float = 0.7, share: float = 0.5, max_history: int = 50, features: list[str]
-    | str | None = None, user_features: list[str] | str | None = None, ids: Literal["add", "drop"] =
-    "add", id_dropout: float = 0.1, index: Literal["auto", "uniform", "popularity", "imi_uniform",
-    "imi_popularity", "imi_exact", "kernel", "full"] = "uniform", negatives: int | None = ...,
-    power: float = 0.5, codewords: int = 64, refit_every: int = 500, epochs: int = 200, batch_size:
-    int | None = ..., lr: float = ..., lr_end: float = 1.0, decay: float = ..., per_row: bool =
-    False, patience: int = 5, seed: int = 0, device: str = "auto", precision: Literal["float32",
-    "bf16"] = "float32"
+    recipe: Literal["aobpr"], train: Interactions, valid: Holdout | None = None, start: Retriever |
+    None = None, *, refit: bool = False, folder: str | Path | None = None, resume: bool = False,
+    max_memory: int | str | None = None, max_seconds: float | str | None = None, quiet: bool =
+    False, verbose: bool = False, correct: Literal["draws", "all"] = "draws", smooth: float = 0.0,
+    encoder: Literal["user", "history", "mix"] = "user", score: Literal["cosine", "dot", "dot_bias",
+    "euclidean"] = "cosine", dim: int = 64, temperature: float = 0.2, prior: float = 1.0, share:
+    float = 0.5, max_history: int = 50, features: list[str] | str | None = None, user_features:
+    list[str] | str | None = None, ids: Literal["add", "drop"] = "add", id_dropout: float = 0.1,
+    margin: float = 1.0, rank_weight: Literal["harmonic", "log"] = "harmonic", link:
+    Literal["logistic", "hinge"] = "logistic", most_margin: float = 1.0, symmetry: float = 0.1,
+    reward: float = 0.1, negatives: int | None = 20, shared: bool | None = None, popularity:
+    Literal["power", "log", "count"] = "power", power: float = 0.5, codewords: int = 64, rank_scale:
+    float = 500.0, refit_every: int = 500, epochs: int = 200, batch_size: int | None = None, lr:
+    float = 0.01, lr_end: float = 1.0, decay: float = 0.0, per_row: bool = False, patience: int = 5,
+    seed: int = 0, device: str = "auto", precision: Literal["float32", "bf16"] = "float32"
+) -> Retriever: ...
+
+@overload
+def fit(
+    recipe: Literal["bce", "bpr", "dns", "pris", "self_adversarial", "softmax", "sparsemax", "ssm",
+    "uib", "warp"], train: Interactions, valid: Holdout | None = None, start: Retriever | None =
+    None, *, refit: bool = False, folder: str | Path | None = None, resume: bool = False,
+    max_memory: int | str | None = None, max_seconds: float | str | None = None, quiet: bool =
+    False, verbose: bool = False, correct: Literal["draws", "all"] = "draws", smooth: float = 0.0,
+    encoder: Literal["user", "history", "mix"] = "user", score: Literal["cosine", "dot", "dot_bias",
+    "euclidean"] = ..., dim: int = 64, temperature: float = ..., prior: float = ..., share: float =
+    0.5, max_history: int = 50, features: list[str] | str | None = None, user_features: list[str] |
+    str | None = None, ids: Literal["add", "drop"] = "add", id_dropout: float = 0.1, margin: float =
+    1.0, rank_weight: Literal["harmonic", "log"] = "harmonic", link: Literal["logistic", "hinge"] =
+    "logistic", most_margin: float = 1.0, symmetry: float = 0.1, reward: float = 0.1, index:
+    Literal["auto", "uniform", "popularity", "imi_uniform", "imi_popularity", "imi_exact", "kernel",
+    "factor_ranks", "full"] = ..., negatives: int | None = ..., shared: bool | None = None,
+    popularity: Literal["power", "log", "count"] = "power", power: float = 0.5, codewords: int = 64,
+    rank_scale: float = 500.0, refit_every: int = 500, epochs: int = 200, batch_size: int | None =
+    ..., lr: float = ..., lr_end: float = 1.0, decay: float = ..., per_row: bool = False, patience:
+    int = 5, seed: int = 0, device: str = "auto", precision: Literal["float32", "bf16"] = "float32"
 ) -> Retriever: ...
 
 @overload
@@ -38,12 +60,13 @@ def fit(
     Literal["drop", "keep"] = "drop", cache_share: float = 0.2, cache_weight: Literal["pop",
     "occurrence"] = "pop", cache_decay: float = 1.0, rate: float = 0.01, block: int = 0, index:
     Literal["flat", "imi"] = "flat", smooth: float = 0.0, encoder: Literal["user", "history", "mix"]
-    = "user", score: Literal["cosine", "dot", "dot_bias"] = "cosine", dim: int = 64, temperature:
-    float = ..., prior: float = ..., share: float = 0.5, max_history: int = 50, features: list[str]
-    | str | None = None, user_features: list[str] | str | None = None, ids: Literal["add", "drop"] =
-    "add", id_dropout: float = 0.1, epochs: int = 60, batch_size: int | None = None, lr: float =
-    0.01, lr_end: float = 0.05, decay: float = 0.0, per_row: bool = False, patience: int = 10, seed:
-    int = 0, device: str = "auto", precision: Literal["float32", "bf16"] = "float32"
+    = "user", score: Literal["cosine", "dot", "dot_bias", "euclidean"] = "cosine", dim: int = 64,
+    temperature: float = ..., prior: float = ..., share: float = 0.5, max_history: int = 50,
+    features: list[str] | str | None = None, user_features: list[str] | str | None = None, ids:
+    Literal["add", "drop"] = "add", id_dropout: float = 0.1, epochs: int = 60, batch_size: int |
+    None = None, lr: float = 0.01, lr_end: float = 0.05, decay: float = 0.0, per_row: bool = False,
+    patience: int = 10, seed: int = 0, device: str = "auto", precision: Literal["float32", "bf16"] =
+    "float32"
 ) -> Retriever: ...
 
 @overload
@@ -82,13 +105,14 @@ def fit(
     Retriever | None = None, *, refit: bool = False, folder: str | Path | None = None, resume: bool
     = False, max_memory: int | str | None = None, max_seconds: float | str | None = None, quiet:
     bool = False, verbose: bool = False, dim: int = 200, hidden: int = 200, latent: int = 64,
-    dropout: float = 0.5, beta: float = 0.3, anneal: int = 0, max_history: int = 200, popularity:
-    Literal["count", "log", "power"] = "power", index: Literal["auto", "uniform", "popularity",
-    "imi_uniform", "imi_popularity", "imi_exact", "kernel", "full"] = ..., negatives: int = 500,
-    power: float = 0.5, codewords: int = 64, refit_every: int = 500, epochs: int = 60, batch_size:
-    int | None = None, lr: float = ..., lr_end: float = 0.05, decay: float = 0.0, per_row: bool =
-    ..., patience: int = 10, seed: int = 0, device: str = "auto", precision: Literal["float32",
-    "bf16"] = "float32"
+    activation: Literal["tanh", "relu"] = "tanh", dropout: float = 0.5, beta: float = 0.3, anneal:
+    int = 0, max_history: int = 200, index: Literal["auto", "uniform", "popularity", "imi_uniform",
+    "imi_popularity", "imi_exact", "kernel", "factor_ranks", "full"] = ..., negatives: int = 500,
+    shared: bool | None = None, popularity: Literal["power", "log", "count"] = "power", power: float
+    = 0.5, codewords: int = 64, rank_scale: float = 500.0, refit_every: int = 500, epochs: int = 60,
+    batch_size: int | None = None, lr: float = ..., lr_end: float = 0.05, decay: float = 0.0,
+    per_row: bool = ..., patience: int = 10, seed: int = 0, device: str = "auto", precision:
+    Literal["float32", "bf16"] = "float32"
 ) -> Retriever: ...
 
 @overload
@@ -131,16 +155,20 @@ def fit(
     None = None, *, refit: bool = False, folder: str | Path | None = None, resume: bool = False,
     max_memory: int | str | None = None, max_seconds: float | str | None = None, quiet: bool =
     False, verbose: bool = False, objective: Literal["softmax", "ssm", "bpr", "bce", "dns",
-    "self_adversarial"] = "ssm", correct: Literal["draws", "all"] = "draws", smooth: float = 0.0,
-    encoder: Literal["user", "history", "mix"] = "user", score: Literal["cosine", "dot", "dot_bias"]
-    = "cosine", dim: int = 64, temperature: float = 0.1, prior: float = 0.7, share: float = 0.5,
-    max_history: int = 50, features: list[str] | str | None = None, user_features: list[str] | str |
-    None = None, ids: Literal["add", "drop"] = "add", id_dropout: float = 0.1, index:
-    Literal["auto", "uniform", "popularity", "imi_uniform", "imi_popularity", "imi_exact", "kernel",
-    "full"] = "uniform", negatives: int | None = None, power: float = 0.5, codewords: int = 64,
-    refit_every: int = 500, epochs: int = 200, batch_size: int | None = None, lr: float = 0.01,
-    lr_end: float = 1.0, decay: float = 0.0, per_row: bool = False, patience: int = 5, seed: int =
-    0, device: str = "auto", precision: Literal["float32", "bf16"] = "float32"
+    "self_adversarial", "warp", "pris", "sparsemax", "uib", "sml"] = "ssm", correct:
+    Literal["draws", "all"] = "draws", smooth: float = 0.0, encoder: Literal["user", "history",
+    "mix"] = "user", score: Literal["cosine", "dot", "dot_bias", "euclidean"] = "cosine", dim: int =
+    64, temperature: float = 0.1, prior: float = 0.7, share: float = 0.5, max_history: int = 50,
+    features: list[str] | str | None = None, user_features: list[str] | str | None = None, ids:
+    Literal["add", "drop"] = "add", id_dropout: float = 0.1, margin: float = 1.0, rank_weight:
+    Literal["harmonic", "log"] = "harmonic", link: Literal["logistic", "hinge"] = "logistic",
+    most_margin: float = 1.0, symmetry: float = 0.1, reward: float = 0.1, index: Literal["auto",
+    "uniform", "popularity", "imi_uniform", "imi_popularity", "imi_exact", "kernel", "factor_ranks",
+    "full"] = "uniform", negatives: int | None = None, shared: bool | None = None, popularity:
+    Literal["power", "log", "count"] = "power", power: float = 0.5, codewords: int = 64, rank_scale:
+    float = 500.0, refit_every: int = 500, epochs: int = 200, batch_size: int | None = None, lr:
+    float = 0.01, lr_end: float = 1.0, decay: float = 0.0, per_row: bool = False, patience: int = 5,
+    seed: int = 0, device: str = "auto", precision: Literal["float32", "bf16"] = "float32"
 ) -> Retriever: ...
 
 @overload
@@ -148,12 +176,13 @@ def fit(
     recipe: Literal["mult_vae"], train: Interactions, valid: Holdout | None = None, start: Retriever
     | None = None, *, refit: bool = False, folder: str | Path | None = None, resume: bool = False,
     max_memory: int | str | None = None, max_seconds: float | str | None = None, quiet: bool =
-    False, verbose: bool = False, dim: int = 200, hidden: int = 200, latent: int = 64, dropout:
-    float = 0.5, beta: float = 0.3, anneal: int = 0, max_history: int = 200, popularity:
-    Literal["count", "log", "power"] = "power", negatives: int = 500, power: float = 0.5, codewords:
-    int = 64, refit_every: int = 500, epochs: int = 60, batch_size: int | None = None, lr: float =
-    0.002, lr_end: float = 0.05, decay: float = 0.0, per_row: bool = False, patience: int = 10,
-    seed: int = 0, device: str = "auto", precision: Literal["float32", "bf16"] = "float32"
+    False, verbose: bool = False, dim: int = 200, hidden: int = 200, latent: int = 64, activation:
+    Literal["tanh", "relu"] = "tanh", dropout: float = 0.5, beta: float = 0.3, anneal: int = 0,
+    max_history: int = 200, negatives: int = 500, shared: bool | None = None, popularity:
+    Literal["power", "log", "count"] = "power", power: float = 0.5, codewords: int = 64, rank_scale:
+    float = 500.0, refit_every: int = 500, epochs: int = 60, batch_size: int | None = None, lr:
+    float = 0.002, lr_end: float = 0.05, decay: float = 0.0, per_row: bool = False, patience: int =
+    10, seed: int = 0, device: str = "auto", precision: Literal["float32", "bf16"] = "float32"
 ) -> Retriever: ...
 
 @overload
@@ -200,7 +229,7 @@ def fit(
     Retriever | None = None, *, refit: bool = False, folder: str | Path | None = None, resume: bool
     = False, max_memory: int | str | None = None, max_seconds: float | str | None = None, quiet:
     bool = False, verbose: bool = False, dim: int = 128, alpha: float = 0.03, lam: float = 0.1, reg:
-    Literal["l2", "sum_w", "frequency"] = "frequency", nu: float = 1.0, beta: float = ...,
+    Literal["l2", "sum_w", "frequency", "scores"] = "frequency", nu: float = 1.0, beta: float = ...,
     interaction: Literal["exact", "frobenius"] = "exact", sampled: int | None = None, solver:
     Literal["als", "svd", "newton_cg"] = "als", encoder: Literal["user", "history", "mix"] = "user",
     share: float = 0.5, max_history: int = 200, epochs: int = 8, patience: int = 2, steps: int = 4,
@@ -213,10 +242,10 @@ def fit(
     None = None, *, refit: bool = False, folder: str | Path | None = None, resume: bool = False,
     max_memory: int | str | None = None, max_seconds: float | str | None = None, quiet: bool =
     False, verbose: bool = False, dim: int = 128, alpha: float = 0.03, lam: float = 0.1, reg:
-    Literal["l2", "sum_w", "frequency"] = "frequency", nu: float = 1.0, sampled: int | None = None,
-    solver: Literal["als", "svd", "newton_cg"] = "als", encoder: Literal["user", "history", "mix"] =
-    "user", share: float = 0.5, max_history: int = 200, epochs: int = 8, patience: int = 2, steps:
-    int = 4, seed: int = 0, device: str = "auto"
+    Literal["l2", "sum_w", "frequency", "scores"] = "frequency", nu: float = 1.0, sampled: int |
+    None = None, solver: Literal["als", "svd", "newton_cg"] = "als", encoder: Literal["user",
+    "history", "mix"] = "user", share: float = 0.5, max_history: int = 200, epochs: int = 8,
+    patience: int = 2, steps: int = 4, seed: int = 0, device: str = "auto"
 ) -> Retriever: ...
 
 @overload
@@ -229,10 +258,12 @@ def fit(
     int = 256, dropout: float = 0.2, max_history: int = 200, features: list[str] | str | None =
     None, ids: Literal["add", "drop"] = "add", id_dropout: float = 0.1, positions: int | None =
     None, index: Literal["auto", "uniform", "popularity", "imi_uniform", "imi_popularity",
-    "imi_exact", "kernel", "full"] = "auto", negatives: int = 500, power: float = 0.5, codewords:
-    int = 64, refit_every: int = 500, epochs: int = 60, batch_size: int | None = None, lr: float =
-    0.001, lr_end: float = 0.05, decay: float = 0.0, per_row: bool = False, patience: int = 10,
-    seed: int = 0, device: str = "auto", precision: Literal["float32", "bf16"] = "float32"
+    "imi_exact", "kernel", "factor_ranks", "full"] = "auto", negatives: int = 500, shared: bool |
+    None = None, popularity: Literal["power", "log", "count"] = "power", power: float = 0.5,
+    codewords: int = 64, rank_scale: float = 500.0, refit_every: int = 500, epochs: int = 60,
+    batch_size: int | None = None, lr: float = 0.001, lr_end: float = 0.05, decay: float = 0.0,
+    per_row: bool = False, patience: int = 10, seed: int = 0, device: str = "auto", precision:
+    Literal["float32", "bf16"] = "float32"
 ) -> Retriever: ...
 
 @overload
@@ -245,11 +276,32 @@ def fit(
     int = 128, layers: int = 2, heads: int = 2, hidden: int = 256, dropout: float = 0.2,
     max_history: int = 200, features: list[str] | str | None = None, ids: Literal["add", "drop"] =
     "add", id_dropout: float = 0.1, positions: int | None = None, index: Literal["auto", "uniform",
-    "popularity", "imi_uniform", "imi_popularity", "imi_exact", "kernel", "full"] = "auto",
-    negatives: int = 500, power: float = 0.5, codewords: int = 64, refit_every: int = 500, epochs:
-    int = 60, batch_size: int | None = None, lr: float = 0.001, lr_end: float = 0.05, decay: float =
-    0.0, per_row: bool = False, patience: int = 10, seed: int = 0, device: str = "auto", precision:
-    Literal["float32", "bf16"] = "float32"
+    "popularity", "imi_uniform", "imi_popularity", "imi_exact", "kernel", "factor_ranks", "full"] =
+    "auto", negatives: int = 500, shared: bool | None = None, popularity: Literal["power", "log",
+    "count"] = "power", power: float = 0.5, codewords: int = 64, rank_scale: float = 500.0,
+    refit_every: int = 500, epochs: int = 60, batch_size: int | None = None, lr: float = 0.001,
+    lr_end: float = 0.05, decay: float = 0.0, per_row: bool = False, patience: int = 10, seed: int =
+    0, device: str = "auto", precision: Literal["float32", "bf16"] = "float32"
+) -> Retriever: ...
+
+@overload
+def fit(
+    recipe: Literal["sml"], train: Interactions, valid: Holdout | None = None, start: Retriever |
+    None = None, *, refit: bool = False, folder: str | Path | None = None, resume: bool = False,
+    max_memory: int | str | None = None, max_seconds: float | str | None = None, quiet: bool =
+    False, verbose: bool = False, correct: Literal["draws", "all"] = "draws", smooth: float = 0.0,
+    encoder: Literal["user", "history", "mix"] = "user", dim: int = 64, temperature: float = 0.1,
+    prior: float = 0.7, share: float = 0.5, max_history: int = 50, features: list[str] | str | None
+    = None, user_features: list[str] | str | None = None, ids: Literal["add", "drop"] = "add",
+    id_dropout: float = 0.1, margin: float = 1.0, rank_weight: Literal["harmonic", "log"] =
+    "harmonic", link: Literal["logistic", "hinge"] = "logistic", most_margin: float = 1.0, symmetry:
+    float = 0.1, reward: float = 0.1, index: Literal["auto", "uniform", "popularity", "imi_uniform",
+    "imi_popularity", "imi_exact", "kernel", "factor_ranks", "full"] = "uniform", negatives: int |
+    None = 20, shared: bool | None = None, popularity: Literal["power", "log", "count"] = "power",
+    power: float = 0.5, codewords: int = 64, rank_scale: float = 500.0, refit_every: int = 500,
+    epochs: int = 200, batch_size: int | None = None, lr: float = 0.005, lr_end: float = 1.0, decay:
+    float = 0.0, per_row: bool = False, patience: int = 5, seed: int = 0, device: str = "auto",
+    precision: Literal["float32", "bf16"] = "float32"
 ) -> Retriever: ...
 
 @overload
@@ -297,12 +349,12 @@ def fit(
     cache_share: float = 0.2, cache_weight: Literal["pop", "occurrence"] = "pop", cache_decay: float
     = 1.0, rate: float = 0.01, block: int = 0, index: Literal["flat", "imi"] = "flat", smooth: float
     = 0.0, encoder: Literal["user", "history", "mix"] = "user", score: Literal["cosine", "dot",
-    "dot_bias"] = "cosine", dim: int = 64, temperature: float = 0.2, prior: float = 0.5, share:
-    float = 0.5, max_history: int = 50, features: list[str] | str | None = None, user_features:
-    list[str] | str | None = None, ids: Literal["add", "drop"] = "add", id_dropout: float = 0.1,
-    epochs: int = 60, batch_size: int | None = None, lr: float = 0.01, lr_end: float = 0.05, decay:
-    float = 0.0, per_row: bool = False, patience: int = 10, seed: int = 0, device: str = "auto",
-    precision: Literal["float32", "bf16"] = "float32"
+    "dot_bias", "euclidean"] = "cosine", dim: int = 64, temperature: float = 0.2, prior: float =
+    0.5, share: float = 0.5, max_history: int = 50, features: list[str] | str | None = None,
+    user_features: list[str] | str | None = None, ids: Literal["add", "drop"] = "add", id_dropout:
+    float = 0.1, epochs: int = 60, batch_size: int | None = None, lr: float = 0.01, lr_end: float =
+    0.05, decay: float = 0.0, per_row: bool = False, patience: int = 10, seed: int = 0, device: str
+    = "auto", precision: Literal["float32", "bf16"] = "float32"
 ) -> Retriever: ...
 
 @overload
@@ -314,11 +366,12 @@ def fit(
     "mns", "g_tower", "bir", "xir"] = "ssm", dim: int = 24, max_history: int = 200, features:
     list[str] | str | None = None, ids: Literal["add", "drop"] = "add", id_dropout: float = 0.1,
     positions: int | None = None, index: Literal["auto", "uniform", "popularity", "imi_uniform",
-    "imi_popularity", "imi_exact", "kernel", "full"] = "uniform", negatives: int = 1000, power:
-    float = 0.5, codewords: int = 64, refit_every: int = 500, epochs: int = 60, batch_size: int |
-    None = None, lr: float = 0.001, lr_end: float = 0.05, decay: float = 0.0, per_row: bool = False,
-    patience: int = 10, seed: int = 0, device: str = "auto", precision: Literal["float32", "bf16"] =
-    "float32"
+    "imi_popularity", "imi_exact", "kernel", "factor_ranks", "full"] = "uniform", negatives: int =
+    1000, shared: bool | None = None, popularity: Literal["power", "log", "count"] = "power", power:
+    float = 0.5, codewords: int = 64, rank_scale: float = 500.0, refit_every: int = 500, epochs: int
+    = 60, batch_size: int | None = None, lr: float = 0.001, lr_end: float = 0.05, decay: float =
+    0.0, per_row: bool = False, patience: int = 10, seed: int = 0, device: str = "auto", precision:
+    Literal["float32", "bf16"] = "float32"
 ) -> Retriever: ...
 
 @overload

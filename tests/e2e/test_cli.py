@@ -786,6 +786,7 @@ def test_a_place_that_cannot_be_written_is_found_before_a_log_is_read(
             "compare: cannot write clicks.csv/r.html (Not a directory).",
         ),
         ("--report .", "compare: cannot write . (it is a folder or a device)."),
+        ("--report clicks.csv", "compare: expected a file name ending in .html, got 'clicks.csv'."),
         ("--out clicks.csv", "compare: cannot write into clicks.csv (Not a directory)."),
     ],
 )
@@ -847,6 +848,7 @@ def test_a_report_that_cannot_be_written_is_found_before_training(
         ("similar x -i i01 --out recs.json", ["similar: expected a file name ending in"]),
         ("similar x -i i01 --k 0", ["similar: expected k as a whole number of at least 1"]),
         ("explain x -u u01 --out .", ["explain: cannot write ."]),
+        ("explain x -u u01 --out clicks.csv", ["explain: expected a file name ending in .html"]),
         ("export x --faiss clicks.csv/x", ["export: cannot write clicks.csv/x"]),
     ],
 )
@@ -876,6 +878,18 @@ def test_evaluate_does_not_mind_rows_in_another_order(softdex: Softdex) -> None:
     head, *lines = Path("clicks.csv").read_text().splitlines()
     Path("clicks.csv").write_text("\n".join([head, *reversed(lines)]) + "\n")
     assert softdex("evaluate", "r", "--json").json()["card"]["sha256"] == fitted["card"]["sha256"]
+
+
+def test_evaluate_says_when_only_the_order_of_the_rows_has_changed(softdex: Softdex) -> None:
+    """Events of equal time are divided by the order of the rows."""
+    rows = [f"{u},{i},{n // 2}" for u in range(9) for n, i in enumerate("abcdef")]
+    for lines in (rows, rows[::-1]):
+        Path("tied.csv").write_text("\n".join(["user,item,time", *lines]))
+        if lines is rows:
+            assert softdex("fit", "tied.csv", "-r", "popular", "--out", "r").code == 0
+    refused = softdex("evaluate", "r")
+    mistake(refused, "the rows are in another order than when r was trained", "--leak allow")
+    assert "data has changed" not in refused.err
 
 
 def test_evaluate_reports_the_metrics_asked_for(place: Path, softdex: Softdex) -> None:

@@ -32,13 +32,13 @@ SIZES = {"W": 5, "R": 2, "A": 3 * DIM, "F": 7, "G": 6, "K": 5, "H": 6, "L": 6, "
 
 
 def random_parts(layout: Layout, seed: int) -> dict[str, Any]:
-    """Random tensors of these shapes; whole numbers are 2."""
+    """Random tensors of these shapes, without those that may be missing; whole numbers are 2."""
     generator = torch.Generator().manual_seed(seed)
     sizes = SIZES | {"U": USERS, "I": ITEMS, "D": DIM} | {str(n): n for n in range(10)}
     made = {
         name: torch.tensor(2) if dtype == LONGS
         else torch.randn([sizes[s] for s in letters], generator=generator)
-        for name, (dtype, letters) in layout.items()
+        for name, (dtype, letters) in layout.items() if letters[-1:] != "?"
     }  # fmt: skip
     return arguments(made)
 
@@ -83,6 +83,7 @@ CASES = [
     Case("mixed", made(Mixed, share=torch.tensor(0.4))),
     Case("history", made(Mixed, cosine=True, share=torch.tensor(0.0))),
     Case("vae", made(Vae)),
+    Case("vae, relu", made(Vae, relu=torch.tensor(True))),
     Case("sequence", made(Sequence)),
     Case("dnn", made(Dnn)),
     Case("recent", attended),

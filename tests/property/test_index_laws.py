@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from laws import BATCH, EVERYTHING, ITEMS, LAWS, Case, as_it_is, check
 from marks import slow
 from softdex.index.contract import Draws, Hits
+from softdex.index.factor_ranks import FactorRanks
 from softdex.index.flat import Flat
 from softdex.index.imi.books import popularity_weight
 from softdex.index.imi.index import Imi, build
@@ -48,9 +50,24 @@ def popularity(seed: int, order: Tensor) -> tuple[Any, Any]:
     return Popularity(scorer, counts[order], power=0.7), query
 
 
+def log_popularity(seed: int, order: Tensor) -> tuple[Any, Any]:
+    index, query = popularity(seed, order)
+    return Popularity(index.scorer, index.counts, log=True), query
+
+
 def kernel(seed: int, order: Tensor) -> tuple[Any, Any]:
     scorer, query = dot(seed, order)
     return Kernel(scorer, block=5), query
+
+
+def factor_ranks(biased: bool) -> Any:
+    def make(seed: int, order: Tensor) -> tuple[Any, Any]:
+        scorer, query = dot(seed, order)
+        bias = torch.randn(ITEMS, generator=torch.Generator().manual_seed(seed + 1))
+        made = Dot(scorer.items.weight, bias[order]) if biased else scorer
+        return FactorRanks(made, scale=4.0), query
+
+    return make
 
 
 def tree(seed: int, order: Tensor) -> tuple[Any, Any]:
@@ -132,7 +149,10 @@ CASES = [
     Case("flat", flat, lambda i, s: Flat(i.scorer, **s)),
     Case("uniform", uniform, lambda i, s: Uniform(i.scorer, **s), shared=True),
     Case("popularity", popularity, lambda i, s: Popularity(i.scorer, **s), shared=True),
+    Case("log popularity", log_popularity, lambda i, s: Popularity(i.scorer, **s), shared=True),
     Case("kernel", kernel, lambda i, s: Kernel(i.scorer, **s)),
+    Case("factor ranks", factor_ranks(False), lambda i, s: FactorRanks(i.scorer, **s)),
+    Case("factor ranks, bias", factor_ranks(True), lambda i, s: FactorRanks(i.scorer, **s)),
     Case(
         "toy tree",
         tree,
@@ -261,6 +281,18 @@ def test_popularity_with_power_zero_is_uniform_and_smoothing_reaches_the_unseen(
     assert skewed[0, 3] == pytest.approx(1000.5 / (1000.5 + 23 * 0.5))
     with pytest.raises(ValueError, match="smooth > 0"):
         Popularity(scorer, counts, smooth=0.0)
+
+
+def test_popularity_by_its_log_is_log_of_one_plus_count_and_says_so_in_its_state() -> None:
+    scorer, query = dot(0, torch.arange(ITEMS))
+    counts = torch.arange(ITEMS) ** 2
+    index = Popularity(scorer, counts, power=0.3, log=True)
+    weight = (1 + counts.double()).log()
+    weight[0] = math.log(1.5)  # an item without events counts as half an event
+    law = index.log_prob(query, torch.arange(ITEMS)).exp()[0].double()
+    assert torch.allclose(law, weight / weight.sum(), rtol=1e-5)
+    assert "log" not in Popularity(scorer, counts).state()
+    assert bool(index.state()["log"])
 
 
 def test_popularity_still_draws_the_rare_among_ten_million() -> None:

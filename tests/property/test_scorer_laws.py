@@ -19,7 +19,7 @@ from softdex.encode.counting import Unpersonalised
 from softdex.model import kinds
 from softdex.score.counting import Constant, Sparse
 from softdex.score.din import random_din
-from softdex.score.product import Cosine, Dot
+from softdex.score.product import Cosine, Dot, Euclidean
 
 
 def vectors(seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -45,6 +45,11 @@ def cosine(prior: bool) -> Any:
         return scorer.eval(), query, Unpersonalised()
 
     return make
+
+
+def euclidean(seed: int) -> tuple[Any, Any, Any]:
+    items, query, _ = vectors(seed)
+    return Euclidean(items).eval(), query, Unpersonalised()
 
 
 def constant(seed: int) -> tuple[Any, Any, Any]:
@@ -93,6 +98,7 @@ CASES = [
     Case("dot, bias", dot(bias=True)),
     Case("cosine", cosine(prior=False)),
     Case("cosine, prior", cosine(prior=True)),
+    Case("euclidean", euclidean),
     Case("constant", constant),
     Case("sparse", sparse, moved=widened),
     Case("din", din("none"), padded=longer, moved=renamed),

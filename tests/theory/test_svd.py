@@ -309,6 +309,39 @@ def test_eq_48_is_a_truncated_decomposition_and_its_printed_updates_come_to_it(c
     assert found.item() == pytest.approx(least)
 
 
+def test_eq_48_as_a_loss_solves_for_every_user_and_item_as_its_closed_form_has_them() -> None:
+    """Each row is the least of sum w (o - S)^2 + lam o^2 over all of its cells, one at a time."""
+    log, dim = random_log(items=16, users=25, empty=2, weighted=True), 4
+    lam = float(np.median(log.w))
+    loss = rg(log.items, alpha=0, lam=0, nu=1, scores=lam)
+    assert why_not(loss) is None
+    p, q = closed_form(log.matrix, loss, dim, **TIGHT)
+    assert torch.equal(p, full_matrix_form(log.matrix, lam, dim, **TIGHT)[0])
+    of_users, of_items = log.sides(loss)
+    users = solve_exactly(of_users, shared_by_users(loss, q), q)[0]
+    items = solve_exactly(of_items, shared_by_items(loss, p, of_items.fixed, q.sum(0)), p)[0]
+    for found, rows, other, s, w in (
+        (users, p, q, log.s, np.repeat(log.w[:, None], log.items, 1)),
+        (items, q, p, log.s.T, np.repeat(log.w[None, :], log.items, 0)),
+    ):
+        assert torch.allclose(found, rows, atol=1e-6)
+        for x in range(len(rows)):
+            left, right = np.zeros((dim, dim)), np.zeros(dim)
+            for y in range(len(other)):
+                one = other[y].numpy()
+                left += (w[x, y] + lam) * np.outer(one, one)
+                right += w[x, y] * s[x, y] * one
+            assert np.allclose(np.linalg.solve(left, right), found[x].numpy(), atol=1e-6)
+
+
+def test_eq_48_takes_no_printed_interaction_and_no_alpha() -> None:
+    full = {"lam": 0, "nu": 1, "scores": 0.1}
+    assert "exact interaction" in str(
+        why_not(rg(20, alpha=0, beta=0.5, interaction="frobenius", **full))
+    )
+    assert "alpha above 0" in str(why_not(rg(20, alpha=0.1, **full)))
+
+
 # the interaction of RGx --------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from softdex.recipes.ials import ials
 from softdex.recipes.rg import rg
 from softdex.solve.checkpoint import FILE, LOG, Checkpointer
 from softdex.solve.closed import als
+from softdex.solve.closed.svd import full_matrix_form
 from softdex.solve.loop import Outcome, train
 
 SMALL: dict[str, Any] = {"dim": 16, "epochs": 6, "patience": 2, "device": "cpu"}
@@ -89,6 +90,39 @@ def test_a_model_beats_what_is_popular_and_its_loss_falls(split: sdx.Split, meth
     assert reached > 1.2 * popular  # seen: 1.3 to 1.4 times
     fallen = np.diff(losses(model))
     assert (fallen < 0).all()
+
+
+def test_the_full_matrix_form_is_a_recipe_that_folds_in_as_it_was_trained(
+    split: sdx.Split, tmp_path: Path
+) -> None:
+    log, given = split.train, {"solver": "svd", "alpha": 0.0, "reg": "scores", "device": "cpu"}
+    model = sdx.fit("rg2", log, dim=16, lam=0.05, **given)
+    wanted = full_matrix_form(log.confidences[0], 0.05, 16)
+    scores = wanted[0] @ wanted[1].T
+    assert torch.allclose(vectors(model)[0] @ vectors(model)[1].T, scores, atol=1e-4)
+    model.save(tmp_path / "m.sdx")
+    encoder: Any = sdx.load(tmp_path / "m.sdx").encoder
+    for found, wanted_rows in (
+        (encoder.new_users(log.confidences[0]), wanted[0]),
+        (encoder.new_items(log.confidences[1]), wanted[1]),
+    ):
+        assert torch.allclose(found, wanted_rows, atol=1e-3 * float(wanted_rows.abs().max()))
+    popular = sdx.fit("popular", log).evaluate(split.test, 20)["ndcg@20"]
+    assert model.evaluate(split.test, 20)["ndcg@20"] > popular
+    for solver in ("als", "newton_cg"):
+        with pytest.raises(sdx.SoftdexError, match=r"not by .* Use solver='svd'"):
+            sdx.fit("rg2", log, **(given | {"solver": solver}))
+
+
+def test_the_search_for_rgx_tries_the_printed_interaction_and_its_share(split: sdx.Split) -> None:
+    space = sdx.recipes.space("rgx")
+    assert space["interaction"] == ["exact", "frobenius"]
+    valid = split.valid
+    assert valid is not None
+    found = sdx.tune("rgx", split.train, valid, settings=9, **(SMALL | {"epochs": 1}))
+    tried = {(row["interaction"], row["beta"]) for row in found.settings}
+    assert {interaction for interaction, _ in tried} == {"exact", "frobenius"}
+    assert len({beta for _, beta in tried}) > 1
 
 
 def test_the_sweep_that_was_best_in_validation_is_restored(split: sdx.Split) -> None:

@@ -599,6 +599,8 @@ def test_a_report_that_cannot_be_written_leaves_the_comparison_as_it_was(
 ) -> None:
     with pytest.raises(sdx.SoftdexError, match="cannot write"):
         found.report(tmp_path)
+    with pytest.raises(sdx.SoftdexError, match=r"report: expected a file name ending in \.html"):
+        found.report(tmp_path / "clicks.csv")
     assert list(found.results) == NAMES
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,28 @@ def test_damaged_keys_are_refused(damage: str) -> None:
     model = sdx.fit("popular", sdx.read([("a", "x"), ("b", "y")]))
     with pytest.raises(SoftdexError, match="expected users as a list of keys"):
         model.recommend(DAMAGED[damage])
+
+
+@pytest.mark.parametrize("damage", ["beyond", "backwards", "negative", "index"])
+@pytest.mark.parametrize(
+    ("what", "ask"),
+    [
+        ("items in deny", lambda keys: {"users": ["a"], "deny": keys}),
+        ("items in deny", lambda keys: {"users": ["a"], "deny": {"a": keys}}),
+        ("items in allow", lambda keys: {"users": ["a"], "allow": [keys]}),
+        ("items in allow", lambda keys: {"users": ["a"], "allow": pa.chunked_array([keys])}),
+        ("items in history", lambda keys: {"history": [keys]}),
+        ("items in history", lambda keys: {"history": keys}),
+        ("where kind", lambda keys: {"users": ["a"], "where": {"kind": keys}}),
+    ],
+)
+def test_damaged_keys_in_rules_and_histories_are_refused(
+    damage: str, what: str, ask: Callable[[pa.Array], dict[str, Any]]
+) -> None:
+    items = pa.table({"item": ["x", "y"], "kind": ["new", "old"]})
+    model = sdx.fit("item_cf", sdx.read([("a", "x"), ("b", "y"), ("b", "x")], items=items))
+    with pytest.raises(SoftdexError, match=f"recommend: expected {what} as a list of keys"):
+        model.recommend(**ask(DAMAGED[damage]))
 
 
 def test_an_arrow_file_with_other_offsets_ends_no_process(tmp_path: Path) -> None:

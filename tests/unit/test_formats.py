@@ -350,6 +350,7 @@ def test_the_columns_of_an_item_table_without_header_are_named(tmp_path: Path) -
     assert refused(log, items=path, item_columns=["id"]) == (
         f"read: item_columns names 1 columns (id), and {path} has 2. Name each column once."
     )
+    assert "names 1 columns (id,price)" in refused(log, items=path, item_columns="id,price")
     assert "text file without header. a table has" in refused(
         log, items={"id": ["tea"]}, item_columns=["id"]
     )

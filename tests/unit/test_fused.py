@@ -31,7 +31,7 @@ def interpreted(name: str, arguments: tuple[Any, ...]) -> list[np.ndarray]:
         given = [torch.cat([a, a], 1)[:, : a.shape[1]] for a in given]  # rows that lie apart
     result = getattr(fused, name)(*given)
     if result is not None:
-        return [result.numpy()]
+        return [t.numpy() for t in (result if isinstance(result, tuple) else (result,))]
     return [t.numpy() for a in given if isinstance(a, tuple) for t in a]
 
 
@@ -81,6 +81,20 @@ def test_dots_equal_the_plain_products_and_are_0_at_pads(
 
 
 @SHAPES
+def test_lengths_beside_the_products_are_those_of_the_rows(
+    kernels: Kernels, n: int, dim: int
+) -> None:
+    generator, matrix = draw(n, dim)
+    query = torch.randn(4, dim, generator=generator)
+    ids = torch.randint(-1, ROWS, (4, n), generator=generator)
+    products, lengths = kernels("dots_and_lengths", query, matrix, ids)
+    (alone,) = kernels("dots", query, matrix, ids)
+    assert torch.equal(products, alone)
+    plain = torch.linalg.vector_norm(matrix.double()[ids], dim=2) * (ids >= 0)
+    assert torch.allclose(lengths.double(), plain, atol=1e-5)
+
+
+@SHAPES
 def test_bags_equal_the_plain_sums_and_pass_over_pads(kernels: Kernels, n: int, dim: int) -> None:
     generator, matrix = draw(n, dim)
     ids = torch.randint(-1, ROWS, (4, n), generator=generator)
@@ -104,12 +118,13 @@ def test_lookups_that_lie_oddly_in_memory_are_read_right(kernels: Kernels) -> No
         assert torch.equal(kernels(name, *crooked)[0], kernels(name, *even)[0])
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "weighted", "pulled"])
 @pytest.mark.parametrize("per_row", [False, True])
 def test_adam_equals_the_plain_optimiser_over_steps(
-    kernels: Kernels, weighted: bool, per_row: bool
+    kernels: Kernels, kind: str, per_row: bool
 ) -> None:
-    """With pads, rows met once, and rows met more often than a program adds at a time."""
+    """With pads, rows met once, and rows met more often than a program adds at a time; with weights
+    of the gradients, and with gradients that point along the row, too."""
     _, matrix = draw(0)
     tables = [Table(matrix.clone()) for _ in range(2)]
     plain, other = (RowAdam(t, 0.1, decay=0.3, per_row=per_row) for t in tables)
@@ -121,7 +136,10 @@ def test_adam_equals_the_plain_optimiser_over_steps(
             few = torch.randint(-1, ROWS, (7,), generator=generator)
             pull = torch.randn(7, DIM, generator=generator)
             loss = (table(few) * pull).sum()
-            if weighted:
+            if kind == "pulled":
+                each = torch.randn(6, 9, generator=generator)
+                loss = loss + (table.cosines(pull[:6], many) * each).sum()
+            elif kind == "weighted":
                 each = torch.randn(6, 9, generator=generator)
                 loss = loss + (table.bag(many, each) * pull[:6]).sum()
             else:
@@ -129,7 +147,8 @@ def test_adam_equals_the_plain_optimiser_over_steps(
             loss.backward()
         plain.step()
         lookups = sorted_by_row(tables[1].touched(), ROWS)
-        assert (lookups.weight is not None) == weighted
+        assert (lookups.weight is not None) == (kind != "plain")
+        assert (lookups.pull is not None) == (kind == "pulled")
         most = max(most, int(lookups.ids[lookups.ids < ROWS].bincount().max()))
         law = other.lr, *other.betas, other.eps, other.decay
         written = kernels("adam", *lookups, other._tables(), *law)

@@ -154,6 +154,27 @@ def test_hostile_gradients_change_only_the_rows_looked_up(seed: int, per_row: bo
     assert adam.age.flatten().tolist() == [float(r not in others) for r in range(rows)]
 
 
+# products with rows ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["dots", "cosines"])
+@BY_SEED
+def test_a_hostile_row_reaches_only_the_queries_that_look_it_up(seed: int, way: str) -> None:
+    draw = np.random.default_rng(seed)
+    size, columns, rows, dim = (int(n) for n in draw.integers(1, [9, 40, 30, 20]))
+    calm = torch.from_numpy(draw.normal(size=(rows, dim)).astype(np.float32))
+    odd, bad = calm.clone(), int(draw.integers(rows))
+    odd[bad] = torch.from_numpy(hostile(draw, dim, share=1.0))
+    ids = torch.from_numpy(draw.integers(-1, rows, (size, columns + 1)))
+    query = torch.from_numpy(draw.normal(size=(size, dim)).astype(np.float32))
+    found, plain = (getattr(Table(t), way)(query, ids) for t in (odd, calm))
+    assert found.shape == ids.shape
+    assert torch.equal(found[ids != bad], plain[ids != bad])
+    assert not found[ids < 0].any()
+    with pytest.raises(IndexError, match=f"of a table of {rows} rows"):
+        getattr(Table(calm), way)(query, torch.full_like(ids, 2**40))
+
+
 # attention ---------------------------------------------------------------------------------------
 
 
@@ -265,6 +286,7 @@ FILES = [
     "unit/test_imi.py",
     "unit/test_attend.py",
     "unit/test_rowwise.py",
+    "unit/test_table.py",
     "unit/test_row_systems.py",
     "unit/test_tree_build.py",
     "unit/test_recipes.py",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from softdex.encode.table import Table
-from softdex.solve.gradient.rowwise import RowAdam, sorted_by_row, summed
+from softdex.solve.gradient.rowwise import RowAdam, dense, sorted_by_row, summed
 
 ROWS, DIM = 11, 3
 
@@ -73,7 +73,7 @@ def test_row_adam_on_all_rows_equals_torch_adam() -> None:
 def test_repeated_rows_are_summed_before_the_step_and_not_stepped_twice() -> None:
     table = Table(torch.zeros(3, 2))
     (table(torch.tensor([1, 1, 2])) * torch.tensor([[1.0], [2.0], [4.0]])).sum().backward()
-    rows, grads = summed(sorted_by_row(table.touched(), len(table)), len(table))
+    rows, grads = summed(sorted_by_row(table.touched(), len(table)), table.weight)
     assert rows is not None
     assert rows.tolist() == [1, 2, -1]
     assert grads.tolist() == [[3, 3], [4, 4], [0, 0]]
@@ -130,6 +130,16 @@ def test_an_optimiser_goes_on_from_its_state_bit_by_bit() -> None:
     assert torch.equal(run(None), run(3))
 
 
+def test_cosines_beside_a_sum_over_all_rows_are_learned_from() -> None:
+    start, query = (torch.randn(n, DIM, dtype=torch.float64) for n in (ROWS, 3))
+    ids = torch.randint(-1, ROWS, (3, 5))
+    table, plain = Table(start.clone()), start.clone().requires_grad_()
+    (table.all().square().sum() + (table.cosines(query, ids) * (ids >= 0)).sum()).backward()
+    products = torch.einsum("bd,bnd->bn", query, torch.nn.functional.normalize(plain, dim=1)[ids])
+    (plain.square().sum() + (products * (ids >= 0)).sum()).backward()
+    assert torch.allclose(dense(table.touched(), table.weight), plain.grad)
+
+
 @pytest.mark.parametrize("per_row", [False, True])
 def test_the_state_of_a_row_statistic_is_one_number_a_row(per_row: bool) -> None:
     table = Table(torch.zeros(ROWS, DIM))
@@ -144,11 +154,15 @@ def test_the_plain_update_is_that_of_the_compiled_one(per_row: bool) -> None:
     compiled, plain = (RowAdam(t, 0.1, decay=0.2, per_row=per_row) for t in tables)
     for seed in range(4):
         ids = torch.randint(-1, ROWS, (3, 5), generator=torch.Generator().manual_seed(seed))
+        query = torch.randn(3, DIM, dtype=torch.float64)
         for table in tables:
-            (table(ids) * (ids >= 0).unsqueeze(2)).square().sum().backward()
+            loss = (table(ids) * (ids >= 0).unsqueeze(2)).square().sum()
+            if seed % 2:  # gradients that point along the row, too
+                loss = loss + (table.cosines(query, ids.flip(1)) * (ids >= 0).flip(1)).sum()
+            loss.backward()
         compiled.step()
         lookups = sorted_by_row(plain.table.touched(), ROWS)
         with torch.no_grad():
-            plain._update(*summed(lookups, ROWS))
+            plain._update(*summed(lookups, plain.table.weight))
     for ours, theirs in zip(compiled._tables(), plain._tables(), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-7)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
+import scipy.sparse as sp
 import torch
 
 import softdex as sdx
@@ -248,6 +249,12 @@ def test_numbers_that_stand_for_histories_are_not_keys_of_users() -> None:
         ({"deny": {"ann": [None]}}, "expected items in deny as keys (text or numbers), got None"),
         ({"deny": {None: ["tea"]}}, "expected users in deny as keys (text or numbers), got None"),
         ({"deny": [{"id": 1}]}, "expected items in deny as keys (text or numbers), got {'id': 1}"),
+        ({"deny": np.ones(4, bool)}, "expected items in deny as keys (text or numbers), got True"),
+        ({"deny": {"ann": [True]}}, "expected items in deny as keys (text or numbers), got True"),
+        ({"deny": sp.eye(2, 4, format="csr")}, "expected items in deny as keys (text or numbers)"),
+        ({"deny": len}, "expected deny as item keys, or per user as {user: [item, ...]}, as a"),
+        ({"allow": Path("tea.csv")}, "of users and items or as one list per user; got PosixPath"),
+        ({"deny": sdx.read([("ann", "tea")], quiet=True)}, "per user; got Interactions"),
         ({"at_most": 2}, "expected at_most={column: number, ...}, got 2"),
         ({"at_most": {"knd": 2}}, "no item column 'knd'. Did you mean 'kind'?"),
         ({"at_most": {"kind": 0}}, "a whole number of at least 1, got 0"),

@@ -129,6 +129,8 @@ def test_senseless_options_are_refused_before_any_work(
     ({"objective": "bpr", "index": "full"}, "bpr needs draws"),
     ({"objective": "softmax", "index": "imi_uniform"}, "no effect with objective=.softmax."),
     ({"objective": "bpr", "correct": "all"}, "no effect with objective=.bpr."),
+    ({"index": "popularity", "popularity": "log", "power": 0.7}, "no effect with popularity=.log."),
+    ({"index": "uniform", "popularity": "log"}, "no effect with index=.uniform."),
 ])  # fmt: skip
 def test_options_that_would_be_ignored_are_refused(
     log: sdx.Interactions, bad: dict[str, Any], words: str
@@ -140,6 +142,24 @@ def test_options_that_would_be_ignored_are_refused(
 def test_auto_never_gives_a_pairwise_loss_all_items(log: sdx.Interactions) -> None:
     assert make("mf", log, {"objective": "bpr", "index": "auto"}).parts.negatives.draws > 0
     assert make("mf", log, {"objective": "ssm", "index": "auto"}).parts.negatives.draws == 0
+
+
+@pytest.mark.parametrize("index", ["popularity", "imi_popularity"])
+def test_a_proposal_by_popularity_weighs_items_as_it_was_told(
+    log: sdx.Interactions, index: str
+) -> None:
+    """By a power of their counts, by log(1 + count), or by the count."""
+    seen = torch.tensor(log.item_counts).double()
+    words = {"codewords": 1} if index == "imi_popularity" else {}  # one cell of all items
+    plus = seen + (index == "popularity")  # there counts are smoothed
+    told = [
+        ({}, plus**0.5), ({"power": 0.8}, plus**0.8),
+        ({"popularity": "log"}, seen.log1p()), ({"popularity": "count"}, plus),
+    ]  # fmt: skip
+    for given, weight in told:
+        made = make("ssm", log, SMALL | {"index": index} | words | given)
+        law = made.parts.negatives.index.log_prob(torch.zeros(1, 8), torch.arange(len(seen)))
+        assert torch.allclose(law.exp()[0].double(), weight / weight.sum(), rtol=1e-4), given
 
 
 # checkpoints
@@ -169,15 +189,24 @@ def interrupted(
             run(log, Checkpointer(folder, {"data": log.sha256}, resume=False), **options)
 
 
+@pytest.mark.parametrize("objective", ["ssm", "dns"])
 @pytest.mark.parametrize("stop", [1, 14, 31, 40, 57])
 @pytest.mark.parametrize("every", [0.0, 300.0])
 def test_a_killed_run_goes_on_to_the_very_same_weights(
-    log: sdx.Interactions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, every: float
+    log: sdx.Interactions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stop: int,
+    every: float,
+    objective: str,
 ) -> None:
-    """With a checkpoint after every step (0 s), and with one after every epoch."""
-    whole, outcome = run(log)
-    interrupted(log, tmp_path, stop, monkeypatch, every=every)
-    made, again = run(log, Checkpointer(tmp_path, {"data": log.sha256}, resume=True), every)
+    """With a checkpoint after every step (0 s), and with one after every epoch; with draws that a
+    batch shares, and with draws per row."""
+    given = {"objective": objective}
+    whole, outcome = run(log, **given)
+    interrupted(log, tmp_path, stop, monkeypatch, every=every, **given)
+    resumed = Checkpointer(tmp_path, {"data": log.sha256}, resume=True)
+    made, again = run(log, resumed, every, **given)
     assert same(whole, made)
     drop = [{k: v for k, v in r.items() if k != "seconds"} for r in again.history]
     assert drop == [{k: v for k, v in r.items() if k != "seconds"} for r in outcome.history]

@@ -295,6 +295,19 @@ def test_dtr_masks_nothing_and_trains_on_the_first_halves_of_held_out_users() ->
     assert test.conventions == {"repeats": "count"}
 
 
+def test_over_the_folds_of_dtr_every_user_is_asked_once() -> None:
+    log = sdx.read([(f"u{u}", f"i{n % 25}", n) for u in range(47) for n in range(40)])
+    folds = [sdx.split.dtr(log, fold=fold) for fold in range(10)]
+    for part in ("valid", "test"):
+        asked = np.concatenate([getattr(split, part).users for split in folds])
+        assert sorted(asked) == list(range(47))
+    for split in folds:
+        assert not set(split.valid.users) & set(split.test.users)
+    assert len({split.test.card.sha256 for split in folds}) == 10
+    with pytest.raises(sdx.SoftdexError, match="fold"):
+        sdx.split.dtr(log, fold=10)
+
+
 @pytest.mark.parametrize("name", ["per_user", "leave_last", "by_user", "global_time", "given"])
 def test_every_split_carries_the_tables_of_items_and_users(name: str) -> None:
     rows = [(f"u{u}", f"i{i}", 100 * u + i, i % 2) for u in range(9) for i in range(6)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from softdex.encode.table import Table, Touched
 from softdex.solve.gradient.rowwise import RowAdam
@@ -22,8 +23,8 @@ def draw(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return make(ROWS, DIM), ids, make(B, N), make(B, DIM)
 
 
-def gathered(touched: list[Touched]) -> Tensor:
-    """The gradient of every row, one lookup after the other."""
+def gathered(touched: list[Touched], matrix: Tensor) -> Tensor:
+    """The gradient of every row of a matrix, one lookup after the other."""
     total = torch.zeros(ROWS, DIM, dtype=torch.float64)
     for t in touched:
         if t.ids is None:
@@ -33,6 +34,7 @@ def gathered(touched: list[Touched]) -> Tensor:
             grad = t.grad[m if t.source is None else int(t.source[m])]
             if row >= 0:
                 total[row] += grad * (1 if t.weight is None else t.weight[m])
+                total[row] += 0 if t.pull is None else t.pull[m] * matrix[row]
     return total
 
 
@@ -61,7 +63,7 @@ def test_a_bag_has_the_value_and_the_gradient_of_the_dense_sum(seed: int) -> Non
     assert torch.allclose(ours, theirs)
     (ours.sin() * pull).sum().backward()
     (theirs.sin() * pull).sum().backward()
-    assert torch.allclose(gathered(table.touched()), dense.grad)
+    assert torch.allclose(gathered(table.touched(), table.weight), dense.grad)
 
 
 @SEEDS
@@ -76,7 +78,58 @@ def test_dots_have_the_value_and_both_gradients_of_the_dense_products(seed: int)
     (ours.sin() * pull)[real].sum().backward()
     (theirs.sin() * pull)[real].sum().backward()
     assert torch.allclose(mine.grad, other.grad)
-    assert torch.allclose(gathered(table.touched()), dense.grad, rtol=1e-6, atol=1e-6)
+    assert torch.allclose(gathered(table.touched(), table.weight), dense.grad, rtol=1e-6, atol=1e-6)
+
+
+@SEEDS
+def test_cosines_have_the_value_and_both_gradients_of_products_with_directions(seed: int) -> None:
+    """A row of length 0 has no direction: its cosine is 0."""
+    matrix, ids, pull, query = draw(seed)
+    matrix[5], matrix[6] = 0.0, 1e-14
+    real = ids >= 0
+    table, dense = Table(matrix.clone()), matrix.clone().requires_grad_()
+    mine, other = query.clone().requires_grad_(), query.clone().requires_grad_()
+    ours, theirs = table.cosines(mine, ids), dense_dots(normalize(dense, dim=1), ids, other)
+    assert torch.allclose(ours[real], theirs[real])
+    (ours.sin() * pull)[real].sum().backward()
+    (theirs.sin() * pull)[real].sum().backward()
+    assert torch.allclose(mine.grad, other.grad)
+    assert torch.allclose(gathered(table.touched(), matrix), dense.grad)
+    assert torch.allclose(table.eval().cosines(query, ids)[real], theirs[real])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("columns", [1, N])
+def test_products_are_the_same_compiled_and_in_plain_torch(
+    columns: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix, ids, pull, query = draw(0)
+    table, query = Table(matrix.to(dtype)), query.to(dtype).requires_grad_()
+    ids, real = ids[:, :columns], ids[:, :columns] >= 0
+
+    def found(way: str) -> list[Tensor]:
+        products = getattr(table, way)(query, ids)
+        assert products.dtype == dtype
+        (products * pull[:, :columns])[real].sum().backward()
+        gradient, query.grad = query.grad, None
+        assert gradient is not None
+        kept = [t for t in table.touched()[0] if t is not None]
+        return [products[real].detach(), gradient, *kept]
+
+    for way in ("dots", "cosines"):
+        with monkeypatch.context() as patch:
+            patch.setattr("softdex.encode.table.products_for", lambda tensor: None)
+            plain = found(way)
+        for ours, theirs in zip(found(way), plain, strict=True):
+            assert torch.allclose(ours.double(), theirs.double(), atol=1e-5)
+
+
+@pytest.mark.parametrize("way", ["dots", "cosines"])
+def test_an_id_beyond_the_table_is_refused(way: str) -> None:
+    matrix, ids, _, query = draw(0)
+    ids[1, 2] = ROWS
+    with pytest.raises(IndexError, match=r"12|out of bounds"):
+        getattr(Table(matrix), way)(query, ids)
 
 
 @SEEDS
@@ -105,7 +158,7 @@ def test_the_query_gets_nothing_from_a_pad() -> None:
     table, query = Table(matrix), query.requires_grad_()
     table.dots(query, torch.full((B, 2), -1)).sum().backward()
     assert (query.grad == 0).all()
-    assert (gathered(table.touched()) == 0).all()
+    assert (gathered(table.touched(), table.weight) == 0).all()
 
 
 def test_only_pads_change_nothing() -> None:
@@ -210,7 +263,7 @@ def test_the_rows_of_dots_learn_from_a_query_that_does_not() -> None:
     table, dense = Table(matrix.clone()), matrix.clone().requires_grad_()
     table.dots(query, ids).square().sum().backward()
     dense_dots(dense, ids, query).square().sum().backward()
-    assert torch.allclose(gathered(table.touched()), dense.grad, atol=1e-5)
+    assert torch.allclose(gathered(table.touched(), table.weight), dense.grad, atol=1e-5)
 
 
 def test_the_gradient_of_dots_has_the_precision_of_the_table() -> None:
@@ -219,4 +272,6 @@ def test_the_gradient_of_dots_has_the_precision_of_the_table() -> None:
     ids = ids.clamp(min=0)
     table.dots(query.clone().requires_grad_(), ids).sum().backward()
     dense_dots(dense, ids, query).sum().backward()
-    assert torch.allclose(gathered(table.touched()), dense.grad, rtol=1e-12, atol=1e-12)
+    assert torch.allclose(
+        gathered(table.touched(), table.weight), dense.grad, rtol=1e-12, atol=1e-12
+    )

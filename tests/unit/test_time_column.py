@@ -31,6 +31,7 @@ DAYS = [dt.datetime(2010, 1, d) for d in (1, 3, 2)]
         pa.array([s * 1000 for s in SECONDS]),
         pa.array([s * 1_000_000 for s in SECONDS]),
         pa.array([s + 0.5 for s in SECONDS]),
+        pa.array(SECONDS).cast(pa.decimal128(19, 0)),
         pa.array([s * 1_000_000_000 for s in SECONDS]),
         pa.array(map(str, SECONDS)),
         pa.array(["2010/1/1", "2010/01/03", "2010/1/2 8:30"]),
@@ -108,6 +109,15 @@ def test_of_several_columns_that_tell_when_none_is_guessed() -> None:
 def test_a_null_in_the_only_time_is_refused_rather_than_the_time_left_out() -> None:
     with pytest.raises(DataError, match=r"no value in column 'seen': row 2.*time=False"):
         sdx.read(PAIRS | {"seen": [*DAYS[:2], None]})
+
+
+def test_a_cell_that_is_no_date_is_refused_rather_than_the_time_left_out() -> None:
+    source = PAIRS | {"when": ["22.09.1997 21:57", "23.09.1997 20:00", "31.02.1998 10:00"]}
+    with pytest.raises(DataError, match=r"\(e\.g\. '31\.02\.1998 10:00'\): row 2.*time=False"):
+        sdx.read(source)
+    log = sdx.read(source, bad_rows="drop")
+    assert log.time is not None
+    assert len(log) == 2
 
 
 def test_a_column_with_another_role_is_not_the_time() -> None:

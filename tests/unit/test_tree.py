@@ -193,6 +193,33 @@ def test_a_tree_of_one_level_scores_everything(parts: sdx.Split) -> None:
     assert torch.equal(hits.ids, leaves(model).search(query, 10, effort=math.inf).ids)
 
 
+@pytest.mark.parametrize("negatives", [20, 500], ids=["draws", "all items"])
+def test_din_by_cross_entropy_classifies_the_target_and_each_other_item(
+    parts: sdx.Split, negatives: int
+) -> None:
+    job = make("din", parts.train, options("din", objective="binary", negatives=negatives))
+    trainer = job.trainer(parts.train)
+    trainer.modules.eval()
+    index, (history, item) = trainer.index, trainer.feed.instances(torch.arange(9))
+    found = trainer.loss(index, history, item, torch.Generator().manual_seed(3)).detach()
+    drawn = torch.randint(
+        index.sizes[0], (9, negatives), generator=torch.Generator().manual_seed(3)
+    )
+    scores = index.scores(index.seen(history, 1), 1).detach().double()
+    for row, own in enumerate(index.slot_of[item].tolist()):
+        others = drawn[row].tolist() if negatives < index.sizes[0] else range(index.sizes[0])
+        loss = -math.log(torch.sigmoid(scores[row, own]))
+        for node in others:
+            if node != own and index.item_of[node] >= 0:
+                loss -= math.log(1 - torch.sigmoid(scores[row, node]))
+        assert found[row].item() == pytest.approx(loss, rel=1e-4)
+
+
+def test_din_by_cross_entropy_learns_far_more_than_chance_knows(parts: sdx.Split) -> None:
+    model = sdx.fit("din", parts.train, **options("din", objective="binary", epochs=6, lr=0.01))
+    assert model.evaluate(parts.test, 20)["recall@20"] > 0.25  # chance has .18
+
+
 def test_a_walk_tells_the_probability_of_the_way_to_an_item(fitted: sdx.Retriever) -> None:
     index = leaves(fitted)
     query = fitted.encoder(np.arange(6), fitted.seen.take(np.arange(6)))
@@ -223,10 +250,25 @@ def test_items_lie_by_their_category(log: sdx.Interactions, world: sdx.synthetic
     assert (np.diff(code) != 0).sum() == len(set(code.tolist())) - 1
 
 
-def test_of_a_list_the_first_value_is_the_category() -> None:
-    table = pa.table({"item": ["x", "y", "z"], "genres": [["a", "b"], [], ["b"]]})
-    log = sdx.read([("u", "x", 1), ("u", "y", 2), ("v", "z", 1)], items=table, quiet=True)
-    assert categories(log, "genres").tolist() == [0, -1, 1]
+def test_of_a_list_a_random_value_is_the_category() -> None:
+    genres = [["a"], [], None, *[["b", "a", "c", "a"]] * 400]
+    table = pa.table({"item": [f"i{n:03}" for n in range(len(genres))], "genres": genres})
+    log = sdx.read([("u", key.as_py(), 1) for key in table["item"]], items=table, quiet=True)
+    code = categories(log, "genres", 0)
+    assert code[1] == code[2] == -1
+    shares = np.bincount(code[3:], minlength=3) / 400
+    first = code[0]  # "a", twice in the long lists
+    assert shares[first] == pytest.approx(0.5, abs=0.1)
+    assert np.delete(shares, first) == pytest.approx([0.25, 0.25], abs=0.1)
+    assert np.array_equal(code, categories(log, "genres", 0))
+    assert not np.array_equal(code, categories(log, "genres", 1))
+    made = [make("tree", log, options("dtr", leaves="category", category="genres", seed=seed))
+            for seed in (0, 0, 1)]  # fmt: skip
+    lies = [job.parts.negatives.index.item_of for job in made]
+    assert torch.equal(lies[0], lies[1])
+    kinds = [categories(log, "genres", seed)[lie[lie >= 0].numpy()] for seed, lie in
+             zip((0, 1), (lies[0], lies[2]), strict=True)]  # fmt: skip
+    assert all((np.diff(code) != 0).sum() == 3 for code in kinds)  # three genres, and none
 
 
 @pytest.mark.parametrize("how", ["sequence", "factors"])

@@ -17,7 +17,9 @@ from softdex import recipes
 from softdex.data.ragged import Ragged
 from softdex.encode.vae import Vae
 from softdex.index.imi.index import Imi
+from softdex.model.kinds import saved_tensors
 from softdex.recipes.compose import PROPOSALS, automatic
+from softdex.shapes import kept
 from softdex.solve.gradient.feed import Histories
 
 ITEMS, HIDDEN, LATENT, DIM = 12, 6, 3, 5
@@ -61,11 +63,12 @@ def log() -> sdx.Interactions:
 # encoder
 
 
-def test_a_query_is_what_the_formula_says() -> None:
-    made = encoder().eval()
+@pytest.mark.parametrize(("relu", "activate"), [(False, torch.tanh), (True, torch.relu)])
+def test_a_query_is_what_the_formula_says(relu: bool, activate: Callable[..., Any]) -> None:
+    made = encoder(relu=relu).eval()
     items = [1, 4, 7]
     state = {n: t.double() for n, t in made.state_dict().items()}
-    h = torch.tanh(state["bag.weight"][items].sum(0) / math.sqrt(3) + state["bias"])
+    h = activate(state["bag.weight"][items].sum(0) / math.sqrt(3) + state["bias"])
     mean = (h @ state["mix"] + state["mix_bias"])[:LATENT]
     wanted = mean @ state["out"] + state["out_bias"]
     found = made(np.array([0]), Ragged(np.array([0, 3]), np.array(items, np.int32)))
@@ -125,6 +128,14 @@ def test_dropout_leaves_items_out_and_keeps_the_sum_on_average() -> None:
     assert torch.allclose(total / 3000, wanted, atol=0.1)
 
 
+def test_a_file_whose_relu_could_overflow_is_refused_where_tanh_is_bounded() -> None:
+    tensors = kept(encoder(relu=True)) | {"bag.weight": torch.full((ITEMS, HIDDEN), 9e7)}
+    tensors |= {"out": torch.full((LATENT, DIM), 9e7)}
+    with pytest.raises(ValueError, match="its layers make numbers"):
+        Vae.check(tensors, {"I": ITEMS})
+    Vae.check({name: t for name, t in tensors.items() if name != "relu"}, {"I": ITEMS})
+
+
 # batches
 
 
@@ -175,6 +186,21 @@ def test_fastvae_is_served_from_the_index_it_trained_with(
     assert torch.equal(again.index.cell, model.index.cell)
     users = list(range(0, 120, 7))
     assert again.recommend(users).to_pydict() == model.recommend(users).to_pydict()
+
+
+def test_the_activation_is_kept_in_a_file_and_a_file_without_one_has_tanh(
+    log: sdx.Interactions, tmp_path: Path
+) -> None:
+    small = read("mult_vae", **SMALL) | {"epochs": 1}
+    told, untold = (sdx.fit("mult_vae", log, **small, **o) for o in ({"activation": "relu"}, {}))
+    assert "encoder.relu" not in saved_tensors(untold.encoder, untold.index.scorer)
+    told.save(tmp_path / "m.sdx")
+    again = sdx.load(tmp_path / "m.sdx")
+    asked = Ragged(np.array([0, 3]), np.array([1, 4, 7], np.int32))
+    query = told.encoder(np.array([-1]), asked)
+    assert torch.equal(again.encoder(np.array([-1]), asked), query)
+    again.encoder.relu = None
+    assert not torch.allclose(again.encoder(np.array([-1]), asked), query)
 
 
 def test_a_killed_fastvae_goes_on_to_the_very_same_model(

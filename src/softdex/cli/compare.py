@@ -16,7 +16,7 @@ from softdex.cli.run import summary
 from softdex.compare import Comparison, check_recipes
 from softdex.compare import compare as compare_recipes
 from softdex.errors import SoftdexError
-from softdex.files import check_file, check_folder, save_text
+from softdex.files import check_folder, check_page, save_text
 from softdex.machine import parse_seconds
 from softdex.messages import METRIC, say
 
@@ -53,7 +53,7 @@ def compare(
     folder = out or Path("runs") / f"compare-{_word(source or '')}"
     check_folder(folder, "compare")
     if report is not None:
-        check_file(report, "compare")
+        check_page(report, "compare")
     whole, parts = prepare(plan)
     rules = plan.get("evaluate", {})
     try:

@@ -28,7 +28,10 @@ WORLD: dict[str, Any] = {
 CUTOFFS = (1, 5, 10, 20, 50)
 SMALL = {"dim": 32, "negatives": 100, "epochs": 20}  # enough here: three minutes for all recipes
 SMALLER: dict[str, dict[str, Any]] = {"sasrec": {"hidden": 64, "max_history": 30, "lr": 0.003}}
-RELATIVES = ("bce", "dns", "g_tower", "mns", "self_adversarial", "ssl")  # of recipes that are shown
+RELATIVES = (  # of recipes that are shown
+    "aobpr", "bce", "dns", "g_tower", "mns", "pris", "self_adversarial", "sml", "sparsemax", "ssl",
+    "uib", "warp",
+)  # fmt: skip
 TREES = ("din", "dtr", "jtm", "otm", "plt", "tdm")  # take a quarter of an hour, or a GPU
 LEAD = (
     "A synthetic world (seed {seed}) in which the probability of every item for every user is "

@@ -15,7 +15,7 @@ from softdex.errors import SoftdexError
 from softdex.explain.draw import draw
 from softdex.explain.look import TREES, look
 from softdex.explain.near import draw_near, near
-from softdex.files import check_file, save_text
+from softdex.files import check_page, save_text
 from softdex.model.saving import load
 
 
@@ -43,7 +43,7 @@ def explain(
     given = sum(each is not None for each in (user, past, item))
     if given != 1:
         raise SoftdexError(f"explain: expected one of --user, --history and --item, got {given}.")
-    check_file(out, "explain")
+    check_page(out, "explain")
     options = rules.given()
     if options.pop("at_most"):
         raise SoftdexError("explain: --at-most has no effect on a beam search. Leave it out.")

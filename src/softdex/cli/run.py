@@ -100,6 +100,12 @@ def evaluate(
     trained, rules = (model.card.split or {}).get("sha256"), plan["evaluate"]
     comparable = model.card.selected is not None  # its hashes are of this version
     if comparable and trained != test.card.sha256 and rules.get("leak") != "allow":
+        if (model.card.split or {}).get("data_sha256") == test.card.data_sha256:
+            raise DataError(
+                f"evaluate: the rows are in another order than when {folder} was trained, and its "
+                "split depends on it (events of equal time, or drawn at random). Train again, pass "
+                "the file in its first order as --data, or --leak allow to evaluate all the same."
+            )
         raise DataError(
             f"evaluate: the data has changed since {folder} was trained (its split is "
             f"{str(trained)[:8]}, now it is {test.card.sha256[:8]}). Train again, pass --data, or "

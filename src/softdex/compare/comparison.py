@@ -14,7 +14,7 @@ from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError, choose
 from softdex.evaluate import report
 from softdex.evaluate.result import Result, against_others
-from softdex.files import save_text
+from softdex.files import check_page, save_text
 from softdex.messages import METRIC
 from softdex.model.card import versions
 from softdex.model.retriever import Retriever
@@ -153,6 +153,8 @@ class Comparison:
             data: facts about the data; `log.describe()` by default.
             ceiling: the result of the best possible lists, where they are known.
         """
+        path = Path(path)
+        check_page(path, "report")
         facts = {
             "Data": self.log.describe() if data is None else data,
             "Options": {name: given for name, given in self.options.items() if given},
@@ -169,7 +171,7 @@ class Comparison:
             ceiling=ceiling, extra=extra, training=self.training,
             facts=[(name, each) for name, each in facts.items() if each],
         )  # fmt: skip
-        save_text(Path(path), page)
+        save_text(path, page)
 
 
 # inside ------------------------------------------------------------------------------------------

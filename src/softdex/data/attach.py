@@ -28,7 +28,7 @@ def open_table(
     layouts = opened.layouts
     if columns is None:
         return with_layouts(opened, list(map(with_names, layouts))) if layouts else opened
-    names = list(columns)
+    names = [columns] if isinstance(columns, str) else list(columns)
     if not layouts:
         raise DataError(
             f"read: item_columns names the columns of a text file without header. {opened.label} "

@@ -264,6 +264,18 @@ def as_list(keys: Any) -> Any:
     return list(keys) if isinstance(keys, Iterator) else keys
 
 
+def sound(keys: Any, where: str, what: str) -> Any:
+    """Keys in any container, once Arrow has checked an array of them against its buffers."""
+    if isinstance(keys, (pa.Array, pa.ChunkedArray)):
+        try:
+            keys.validate(full=True)
+        except pa.ArrowException as error:
+            raise SoftdexError(
+                f"{where}: expected {what} as a list of keys, got {type(keys).__name__} ({error})."
+            ) from None
+    return keys
+
+
 def find(keys: Keys, given: Any, where: str, what: str, *, known: bool = True) -> np.ndarray:
     """The row number of each given key.
 
@@ -276,6 +288,8 @@ def find(keys: Keys, given: Any, where: str, what: str, *, known: bool = True) -
     try:
         array = _as_array(given)
         _refuse_no_keys(given, array, where, what)
+        if len(array) and pa.types.is_boolean(array.type) and not pa.types.is_boolean(keys.type):
+            raise DataError(f"{where}: expected {what} as keys (text or numbers), got {array[0]}.")
         return keys.rows(array, where, what) if known else keys.lookup(array)
     except NOT_CONVERTIBLE as error:
         why = "text that is not valid Unicode" if isinstance(error, UnicodeError) else error
@@ -295,7 +309,7 @@ def _refuse_no_keys(given: Any, array: pa.Array, where: str, what: str) -> None:
         return
     for cell in cells:
         if not _may_be_key(type(cell)) or cell != cell:
-            shown = str(cell)[:60]
+            shown = " ".join(str(cell).split())[:60]
             raise DataError(f"{where}: expected {what} as keys (text or numbers), got {shown}.")
 
 

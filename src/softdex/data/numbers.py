@@ -16,6 +16,7 @@ NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MICROSECOND = dt.timedelta(microseconds=1)
 NUMERIC_TYPES = (pa.int64(), pa.float64())  # text is cast to the first that fits
+NUMERIC = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
 DATE_TYPES = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
 DOTTED = (  # the day, the month, the year and the hour; Arrow wants two digits of each
     (r"^\s*(\d)\.(\d\d?\.\d{4}\b)", r"0\1.\2"),
@@ -77,7 +78,8 @@ def numbers(column: pa.ChunkedArray, what: str, *, dates: bool) -> tuple[np.ndar
 def is_time(name: str, column: pa.ChunkedArray) -> bool:
     """Whether a column tells when: dates, text of dates, or Unix time in s, ms, us or ns.
 
-    Half of the cells may be null. Unix times are between 1990 and 2040, and no column of that kind
+    Half of the cells may be null, and fewer than half of a text may be no dates: reading refuses
+    those. Unix times are between 1990 and 2040, and no column of that kind
     is called an id.
     """
     column = unwrapped(column)
@@ -89,8 +91,8 @@ def is_time(name: str, column: pa.ChunkedArray) -> bool:
         return True
     if _is_text(cells):
         if _in_one_type(cells, NUMERIC_TYPES) is None:
-            return not _as_dates(_as_iso(cells)).null_count
-    elif not (types.is_integer(cells.type) or types.is_floating(cells.type)):
+            return 2 * _as_dates(_as_iso(cells)).null_count < len(cells)
+    elif not any(is_kind(cells.type) for is_kind in NUMERIC):
         return False
     found = pc.min_max(cells.cast(pa.float64(), safe=False)).as_py()
     return not name.lower().endswith("id") and any(

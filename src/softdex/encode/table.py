@@ -8,31 +8,36 @@ from typing import Any, ClassVar, NamedTuple, Self, final
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding_bag
+from torch.nn.functional import embedding_bag, normalize
 
 from softdex.data.ragged import Ragged
 from softdex.encode.contract import Vectors
 from softdex.encode.learned import Learned, Lookup
 from softdex.encode.version import Version, version_of
 from softdex.errors import ShapeError
-from softdex.kernels.dispatch import fused_for
+from softdex.kernels.dispatch import fused_for, products_for
 from softdex.shapes import FLOATS, Layout, moderate
+
+SHORTEST = 1e-12  # length that a row is divided by at least
 
 
 class Touched(NamedTuple):
-    """Rows that were looked up; the gradient of lookup m is weight_m * grad[source_m].
+    """Rows that were looked up; the gradient of lookup m is weight_m * grad[source_m], plus pull_m
+    times the row itself.
 
     Attributes:
         ids: rows (M,), -1 for no row; None: `grad` covers all rows.
         grad: gradients (R, D).
         source: row of `grad` per lookup (M,); None: M = R, in order.
         weight: per lookup (M,); None: 1.
+        pull: per lookup (M,); None: 0.
     """
 
     ids: Tensor | None
     grad: Tensor
     source: Tensor | None = None
     weight: Tensor | None = None
+    pull: Tensor | None = None
 
 
 @final
@@ -113,6 +118,17 @@ class Table(nn.Module):
         leaf = torch.empty(0, requires_grad=True)  # rows learn even if the query does not
         return _Dots.apply(query, leaf, self, ids)  # type: ignore[no-untyped-call]
 
+    def cosines(self, query: Tensor, ids: Tensor) -> Tensor:
+        """Return inner products (B, N) of queries (B, D) with the directions of rows (B, N).
+
+        Training stores nothing of size (B, N, D) here either: the gradient of a row's length is a
+        number times the row.
+        """
+        if not self._learns:
+            return torch.einsum("bd,bnd->bn", query, normalize(self.weight[ids], dim=-1))
+        leaf = torch.empty(0, requires_grad=True)
+        return _Cosines.apply(query, leaf, self, ids)  # type: ignore[no-untyped-call]
+
     def touched(self) -> list[Touched]:
         """Return the lookups since the last call that have a gradient."""
         seen, self._lookups = self._lookups, []
@@ -170,21 +186,60 @@ class _Dots(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, leaf: Tensor, table: Table, ids: Tensor) -> Tensor:
         ctx.save_for_backward(query, ids)
         ctx.table = table
-        if (fused := fused_for(query)) is not None:
-            return fused.dots(query, table.weight, ids)
+        kernels_of = products_for if ids.shape[1] > 1 else fused_for  # a CPU copies one row as fast
+        if (compiled := kernels_of(table.weight)) is not None:
+            products: Tensor = compiled.dots(query.to(table.weight.dtype), table.weight, ids)
+            return products
         return torch.einsum("bd,bnd->bn", query, table.weight[ids].to(query.dtype))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
         query, ids = ctx.saved_tensors
-        table = ctx.table
-        weight = (grads[0] * (ids >= 0)).to(table.weight.dtype)
-        rows = query.to(table.weight.dtype)
-        found = Touched(ids.reshape(-1), rows, _rows_of(ids), weight.reshape(-1))
-        table._lookups.append(lambda: found)
-        if not ctx.needs_input_grad[0]:
-            return None, None, None, None
-        return _bags(table.weight, ids, weight).to(query.dtype), None, None, None
+        own = _learn(ctx, query, ids, grads[0].to(ctx.table.weight.dtype), None)
+        return own, None, None, None
+
+
+class _Cosines(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, leaf: Tensor, table: Table, ids: Tensor) -> Tensor:
+        ctx.table, weight = table, table.weight
+        if (compiled := products_for(weight)) is not None:
+            products, length = compiled.dots_and_lengths(query.to(weight.dtype), weight, ids)
+        else:
+            rows = weight[ids]
+            products = torch.einsum("bd,bnd->bn", query.to(weight.dtype), rows)
+            length = torch.linalg.vector_norm(rows, dim=-1)
+        cosines = products / length.clamp(min=SHORTEST)
+        ctx.save_for_backward(query, ids, cosines, length)
+        return cosines
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
+        query, ids, cosines, length = ctx.saved_tensors
+        weight = grads[0].to(length.dtype) / length.clamp(min=SHORTEST)
+        pull = -weight * cosines / length
+        own = _learn(ctx, query, ids, weight, torch.where(length < SHORTEST, 0, pull))
+        return own, None, None, None
+
+
+def _learn(
+    ctx: Any, query: Tensor, ids: Tensor, weight: Tensor, pull: Tensor | None
+) -> Tensor | None:
+    """Remember gradients of rows, `weight` (B, N) times the query and `pull` (B, N) times the row;
+    return that of the query, if it has one."""
+    table, real = ctx.table, ids >= 0
+    weight = weight * real
+    found = Touched(
+        ids.reshape(-1),
+        query.to(table.weight.dtype),
+        _rows_of(ids),
+        weight.reshape(-1),
+        None if pull is None else torch.where(real, pull, 0).reshape(-1),
+    )
+    table._lookups.append(lambda: found)
+    if not ctx.needs_input_grad[0]:
+        return None
+    return _bags(table.weight, ids, weight).to(query.dtype)
 
 
 def _bags(table: Tensor, ids: Tensor, weight: Tensor) -> Tensor:

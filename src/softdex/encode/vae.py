@@ -12,6 +12,7 @@ from torch.nn.functional import embedding_bag, pad
 from softdex.data.ragged import Ragged
 from softdex.encode.table import Table
 from softdex.shapes import (
+    FLAGS,
     FLOATS,
     Layout,
     Sizes,
@@ -20,6 +21,7 @@ from softdex.shapes import (
     check_made,
     kept,
     moderate,
+    most_of,
     most_through,
 )
 
@@ -28,7 +30,7 @@ from softdex.shapes import (
 class Vae(nn.Module):
     """Encode a history H by a variational autoencoder; the cost is that of the history's items.
 
-        h = tanh(sum over H of bag_i / sqrt|H| + bias);  (mean, log variance) = h mix + mix_bias
+        h = f(sum over H of bag_i / sqrt|H| + bias);  (mean, log variance) = h mix + mix_bias
         query = z out + out_bias,  z = mean + deviation * noise in training, z = mean afterwards
 
     Args:
@@ -36,6 +38,7 @@ class Vae(nn.Module):
         bias: (H,).
         mix, mix_bias: to mean and log variance of Z latent numbers, (H, 2 Z) and (2 Z,).
         out, out_bias: to the query, (Z, D) and (D,).
+        relu: whether f is max(0, x) (FastVAE); else it is tanh (Mult-VAE).
         dropout: probability that an item of the history is dropped in training.
         beta: weight of the Kullback-Leibler term.
         anneal: steps over which this weight rises from 0.
@@ -48,12 +51,14 @@ class Vae(nn.Module):
         "mix_bias": (FLOATS, "L"),
         "out": (FLOATS, "ZD"),
         "out_bias": (FLOATS, "D"),
+        "relu": (FLAGS, "?"),
     }
     reads_items = False
     reads_history = True
     answers_strangers = False
     history_first = False
     steps: Tensor
+    relu: Tensor | None
 
     def __init__(
         self,
@@ -63,6 +68,7 @@ class Vae(nn.Module):
         mix_bias: Tensor,
         out: Tensor,
         out_bias: Tensor,
+        relu: Tensor | bool = False,
         *,
         dropout: float = 0.5,
         beta: float = 0.2,
@@ -74,13 +80,16 @@ class Vae(nn.Module):
         self.out, self.out_bias = nn.Parameter(out), nn.Parameter(out_bias)
         self.dropout, self.beta, self.anneal = dropout, beta, anneal
         self.register_buffer("steps", torch.zeros(()))
+        self.register_buffer("relu", torch.tensor(True) if relu else None)  # tanh leaves no tensor
         self.query_bytes = 4 * (self.bag.dim + out.shape[1])
 
     @staticmethod
     def check(tensors: Tensors, sizes: Sizes) -> None:
         """Refuse layers whose numbers could overflow."""
         moderate(tensors, sizes)
-        latent = most_through(1.0, tensors["mix"], tensors["mix_bias"])
+        relu = "relu" in tensors and bool(tensors["relu"])
+        summed = sizes["I"] ** 0.5 * most_of(tensors["bag.weight"]) + most_of(tensors["bias"])
+        latent = most_through(summed if relu else 1.0, tensors["mix"], tensors["mix_bias"])
         made = most_through(latent, tensors["out"], tensors["out_bias"])
         check_made("the encoder", latent, made)
 
@@ -115,7 +124,8 @@ class Vae(nn.Module):
         return z @ self.out + self.out_bias, beta * kl
 
     def _latent(self, sums: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_variance = (torch.tanh(sums + self.bias) @ self.mix + self.mix_bias).chunk(2, 1)
+        activate = torch.tanh if self.relu is None else torch.relu
+        mean, log_variance = (activate(sums + self.bias) @ self.mix + self.mix_bias).chunk(2, 1)
         return mean, log_variance
 
     def over(self, items: Any, order: np.ndarray) -> Self:

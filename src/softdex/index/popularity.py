@@ -11,6 +11,7 @@ from softdex.errors import ShapeError
 from softdex.index import methods
 from softdex.index.contract import Draws
 from softdex.index.flat import exact_search
+from softdex.index.imi.books import popularity_weight
 from softdex.score.contract import Scorer
 from softdex.shapes import DOUBLES, FLAGS, LONGS, MOST, Layout, Sizes, Tensors
 
@@ -19,10 +20,11 @@ MOST_POWER = 10  # of a count
 
 @final
 class Popularity:
-    """q(i | u) = (count_i + smooth)^power / sum over living items.
+    """q(i | u) = (count_i + smooth)^power / sum over living items, or log(1 + count_i) / that sum.
 
     Counts are smoothed so that every item can be drawn, and summed in float64: in float32 the
-    cumulative sum of 10^7 items skips the rare ones. `power=0` gives the uniform law.
+    cumulative sum of 10^7 items skips the rare ones. `power=0` gives the uniform law. With `log` an
+    item without events counts as half an event.
 
     Args:
         scorer: of the items.
@@ -30,6 +32,7 @@ class Popularity:
         alive: which items are in the index (I,); None: all.
         power: exponent.
         smooth: added to every count, above 0.
+        log: weigh items by log(1 + count), without power and smooth (FastVAE).
     """
 
     tensors: ClassVar[Layout] = {
@@ -37,6 +40,7 @@ class Popularity:
         "alive": (FLAGS, "I"),
         "power": (DOUBLES, ""),
         "smooth": (DOUBLES, ""),
+        "log": (FLAGS, "?"),
     }
     searches = False
     score, search, tune, vectors = methods.score, exact_search, methods.tune, methods.vectors
@@ -51,6 +55,7 @@ class Popularity:
         *,
         power: float | Tensor = 1.0,
         smooth: float | Tensor = 1.0,
+        log: bool | Tensor = False,
     ) -> None:
         if len(counts) != scorer.num_items or (counts < 0).any() or smooth <= 0:
             raise ShapeError(
@@ -59,9 +64,11 @@ class Popularity:
             )
         self.scorer, self.num_items = scorer, scorer.num_items
         self.counts, self.power, self.smooth = counts, float(power), float(smooth)
+        self.log = bool(log)
         self.alive = torch.ones(len(counts), dtype=torch.bool) if alive is None else alive
         self.alive = self.alive.to(counts.device)
-        weight = torch.where(self.alive, (counts.double() + self.smooth) ** self.power, 0.0)
+        known = (counts.double() + self.smooth) ** self.power
+        weight = torch.where(self.alive, popularity_weight(counts) if self.log else known, 0.0)
         self._cdf = weight.cumsum(0)
         self._logq = (weight.log() - self._cdf[-1].log()).float()
         self._last = self.alive.nonzero()[-1, 0]
@@ -90,7 +97,8 @@ class Popularity:
         return self._logq[ids].expand(self.scorer.num_queries(query), -1)
 
     def state(self) -> dict[str, Tensor]:
-        """Return counts, which items live, power and smoothing."""
+        """Return counts, which items live, power and smoothing; and `log` where it is so."""
         law = {"power": self.power, "smooth": self.smooth}
         exact = {name: torch.tensor(value, dtype=torch.float64) for name, value in law.items()}
-        return {"counts": self.counts, "alive": self.alive, **exact}
+        logs = {"log": torch.tensor(True)} if self.log else {}
+        return {"counts": self.counts, "alive": self.alive, **exact, **logs}

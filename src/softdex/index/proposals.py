@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from softdex.index.contract import Index
+from softdex.index.factor_ranks import FactorRanks
 from softdex.index.imi.books import popularity_weight
 from softdex.index.imi.index import build
 from softdex.index.kernel import Kernel
@@ -23,16 +24,19 @@ class ProposalOptions:
     """What proposals are made of, beside a scorer and the events per item.
 
     Attributes:
-        power: of the counts, for `popularity`, and for `imi_popularity` where it is by power.
+        power: of the counts, for popularity="power".
         codewords: per codebook of the multi-index.
-        popularity: weight of an item inside its cell: by its `count`, its `log` or its `power`.
+        popularity: weight of an item, for `popularity`, and inside its cell for `imi_popularity`:
+            by its `count`, its `log` or its `power`.
         seed: of the codebooks.
+        rank_scale: of the exponential law of ranks, for `factor_ranks`.
     """
 
     power: float = 0.5
     codewords: int = 64
-    popularity: str = "log"
+    popularity: str = "power"
     seed: int = 0
+    rank_scale: float = 500.0
 
 
 class Proposal(NamedTuple):
@@ -55,13 +59,19 @@ def _imi(last: str) -> Callable[[Product, Tensor, ProposalOptions], Index]:
     return built
 
 
+def _popularity(scorer: Product, counts: Tensor, given: ProposalOptions) -> Popularity:
+    power = given.power if given.popularity == "power" else 1.0
+    return Popularity(scorer, counts, power=power, log=given.popularity == "log")
+
+
 PROPOSALS: dict[str, Proposal] = {
     "uniform": Proposal(lambda scorer, counts, given: Uniform(scorer), shared=True),
-    "popularity": Proposal(
-        lambda scorer, counts, given: Popularity(scorer, counts, power=given.power), shared=True
-    ),
+    "popularity": Proposal(_popularity, shared=True),
     "imi_uniform": Proposal(_imi("uniform")),
     "imi_popularity": Proposal(_imi("popularity")),
     "imi_exact": Proposal(_imi("exact")),
     "kernel": Proposal(lambda scorer, counts, given: Kernel(scorer)),
+    "factor_ranks": Proposal(
+        lambda scorer, counts, given: FactorRanks(scorer, scale=given.rank_scale)
+    ),
 }

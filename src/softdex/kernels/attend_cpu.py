@@ -7,11 +7,6 @@ appended to every node. Rows are padded to whole vector instructions.
 
 from __future__ import annotations
 
-import functools
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-
 import numba
 import numpy as np
 import torch
@@ -19,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from softdex.kernels.lanes import LANES, bend, load, mul_add, next_rows, product, store, total_of
+from softdex.kernels.threads import spread
 from softdex.messages import say_if_compiling
 
 FAST = {"contract", "reassoc", "nsz"}
@@ -36,7 +32,7 @@ def forward(*given: Tensor) -> Tensor:
     parts = max(1, -(-count // (BLOCK * least))) * least
     out = np.zeros((size, count, length), arrays[0].dtype)  # torch would start its own threads
     say_if_compiling(_weights, "attention")
-    _spread(lambda first: _weights(*arrays, out, parts, first, threads), threads)  # type: ignore[call-arg]
+    spread(lambda first: _weights(*arrays, out, parts, first, threads), threads)  # type: ignore[call-arg]
     return torch.from_numpy(out)
 
 
@@ -54,7 +50,7 @@ def backward(grad: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
     arrays += [turned.numpy(), grad.contiguous().numpy()]
     threads = min(chunks, _threads(3 * grad.numel() * see.numel()))
     say_if_compiling(_grads, "the gradient of attention")
-    _spread(lambda first: _grads(*arrays, *found, ends, chunks, first, threads), threads)  # type: ignore[call-arg]
+    spread(lambda first: _grads(*arrays, *found, ends, chunks, first, threads), threads)  # type: ignore[call-arg]
     for i in range(2 if shared else 4, len(found)):
         found[i] = found[i].sum(0)
     of_vectors, of_attention, of_nodes, of_own, of_see, of_units = map(torch.from_numpy, found)
@@ -92,22 +88,6 @@ def _whole(width: int) -> int:
 
 def _threads(products: int) -> int:
     return max(1, min(torch.get_num_threads(), products // WORTH_A_THREAD))
-
-
-def _spread(work: Callable[[int], None], threads: int) -> None:
-    """Call work(0), work(1), ... once per thread; the last call runs in this thread."""
-    others = [_pool(threads - 1).submit(work, i) for i in range(threads - 1)]
-    work(threads - 1)
-    for done in others:
-        done.result()
-
-
-@functools.cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads)
-
-
-os.register_at_fork(after_in_child=_pool.cache_clear)  # a fork does not copy threads
 
 
 @numba.njit(nogil=True, cache=True, fastmath=FAST)

@@ -18,6 +18,13 @@ def fused_for(tensor: Tensor) -> Any:
     return _optional("softdex.kernels.rows_gpu") if tensor.is_cuda else None
 
 
+def products_for(tensor: Tensor) -> Any:
+    """Return the module of compiled products with rows of a table, None where there is none."""
+    if tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.float64):
+        return importlib.import_module("softdex.kernels.rows_cpu")  # loads numba
+    return fused_for(tensor)
+
+
 def attend(
     vectors: Tensor,
     attention: Tensor,

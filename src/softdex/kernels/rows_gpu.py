@@ -20,7 +20,10 @@ CELLS = 1024  # cells of a row that are summed at a time
 
 
 @triton.jit
-def _dots(query, table, ids, out, n, dim, ROWS: tl.constexpr, WIDE: tl.constexpr):
+def _dots(
+    query, table, ids, out, lengths, n, dim,
+    MEASURED: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
     row, column = tl.program_id(0).to(tl.int64), tl.arange(0, WIDE)
     place = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     item = tl.load(ids + row * n + place, place < n, 0)
@@ -28,6 +31,9 @@ def _dots(query, table, ids, out, n, dim, ROWS: tl.constexpr, WIDE: tl.constexpr
     vectors = tl.load(table + item[:, None] * dim + column[None, :], real, 0.0)
     own = tl.load(query + row * dim + column, column < dim, 0.0)
     tl.store(out + row * n + place, tl.sum(vectors * own[None, :], 1), place < n)
+    if MEASURED:
+        length = tl.sqrt(tl.sum(vectors * vectors, 1))
+        tl.store(lengths + row * n + place, length, place < n)
 
 
 @triton.jit
@@ -49,9 +55,10 @@ def _bags(
 
 @triton.jit
 def _adam(
-    ids, source, weights, grads, table, age, first, second, n, dim, missing,
+    ids, source, weights, pulls, grads, table, age, first, second, n, dim, missing,
     lr, log_b1, log_b2, eps, decay,
-    WEIGHTED: tl.constexpr, PER_ROW: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+    WEIGHTED: tl.constexpr, PULLED: tl.constexpr, PER_ROW: tl.constexpr,
+    ROWS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     here, column = tl.program_id(0), tl.arange(0, WIDE)
     row = tl.load(ids + here)
@@ -64,6 +71,7 @@ def _adam(
         m = tl.load(first + base, inside, 0.0)
         v = tl.load(second + (row + column * 0 if PER_ROW else base), inside, 0.0)
         total = tl.zeros((WIDE,), tl.float32)
+        pull = tl.zeros((), tl.float32)
         going = 1
         place = here + tl.arange(0, ROWS)
         while going > 0:
@@ -75,8 +83,12 @@ def _adam(
             if WEIGHTED:
                 each = each * tl.load(weights + place, mine, 0.0)[:, None]
             total += tl.sum(each, 0)
+            if PULLED:
+                pull += tl.sum(tl.load(pulls + place, mine, 0.0), 0)
             going = tl.min(mine.to(tl.int32), 0)
             place += ROWS
+        if PULLED:
+            total += pull * w
         square = total * total
         if PER_ROW:
             square = square * 0 + tl.sum(square, 0) / dim
@@ -166,13 +178,24 @@ def _below(logs, seed, ends, out, size, draws, STEPS: tl.constexpr, CELLS: tl.co
 
 def dots(query: Tensor, table: Tensor, ids: Tensor) -> Tensor:
     """Return the inner products (B, N) of queries (B, D) with the rows `ids` (B, N)."""
+    return _products(query, table, ids, lengths=False)[0]
+
+
+def dots_and_lengths(query: Tensor, table: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the inner products, and the lengths of the rows (B, N)."""
+    return _products(query, table, ids, lengths=True)
+
+
+def _products(query: Tensor, table: Tensor, ids: Tensor, *, lengths: bool) -> tuple[Tensor, Tensor]:
     size, n = ids.shape
     out = torch.empty(size, n, device=query.device)
+    measured = torch.empty_like(out) if lengths else out
     dim = table.shape[1]
     grid = (size, triton.cdiv(n, ROWS))
     query, ids = query.float().contiguous(), ids.contiguous()
-    _dots[grid](query, table, ids, out, n, dim, ROWS, triton.next_power_of_2(dim))
-    return out
+    wide = triton.next_power_of_2(dim)
+    _dots[grid](query, table, ids, out, measured, n, dim, lengths, ROWS, wide)
+    return out, measured
 
 
 def bags(table: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
@@ -216,6 +239,7 @@ def adam(
     ids: Tensor,
     source: Tensor,
     weights: Tensor | None,
+    pulls: Tensor | None,
     grads: Tensor,
     tables: tuple[Tensor, Tensor, Tensor, Tensor],
     lr: Tensor,
@@ -230,6 +254,7 @@ def adam(
         ids: sorted rows (M,), repeated once per lookup; the table's length stands for no row.
         source: row of `grads` per id (M,).
         weights: factor of the gradient per id (M,); None: 1.
+        pulls: factor of the row itself, which is added, per id (M,); None: 0.
         grads: gradients (R, D).
         tables: age, first moment, second moment and weights.
         lr, b1, b2, eps, decay: of AdamW.
@@ -238,8 +263,10 @@ def adam(
     wide = triton.next_power_of_2(table.shape[1])
     per_row = second.shape[1] == 1 and first.shape[1] > 1
     _adam[(len(ids),)](
-        ids, source, ids if weights is None else weights, grads.contiguous(),
+        ids, source, ids if weights is None else weights, ids if pulls is None else pulls,
+        grads.contiguous(),
         table, age, first, second, len(ids), table.shape[1], len(table),
         lr, math.log(b1), math.log(b2), eps, decay,
-        weights is not None, per_row, REPEATS, wide, num_warps=max(1, wide // 128),
+        weights is not None, pulls is not None, per_row, REPEATS, wide,
+        num_warps=max(1, wide // 128),
     )  # fmt: skip

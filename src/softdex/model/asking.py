@@ -16,7 +16,7 @@ import torch
 
 from softdex.data.expect import expect
 from softdex.data.holdout import Holdout
-from softdex.data.keys import Keys, as_list, find
+from softdex.data.keys import Keys, as_list, find, sound
 from softdex.data.ragged import Ragged, empty, offsets
 from softdex.encode.contract import Encoder
 from softdex.errors import DataError, SoftdexError, choose, in_number
@@ -260,13 +260,14 @@ def _names(known: Keys, keys: Any) -> pa.Array:
 
 def _histories(items: Keys, where: str, history: Sequence[Any], unknown: str) -> Ragged:
     """Find the item rows of each history; unknown items are an error, or dropped."""
-    lists = as_list(history)
+    what = "items in history"
+    lists = sound(as_list(history), where, what)
     if not all(map(is_list, lists)):
         raise SoftdexError(f"{where}: expected history=[[item, ...], ...], one list per user.")
-    lists = [list(h) for h in lists]
+    lists = [list(sound(h, where, what)) for h in lists]
     flat = [item for h in lists for item in h]
     if not flat:
         return empty(len(lists))
-    rows = find(items, flat, where, "items in history", known=unknown == "error")
+    rows = find(items, flat, where, what, known=unknown == "error")
     lengths = np.array([len(h) for h in lists], dtype=np.int64)
     return Ragged(offsets(lengths), rows).where(rows >= 0)

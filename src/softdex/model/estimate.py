@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from softdex.data.holdout import Holdout
-from softdex.data.keys import Keys, as_list, find
+from softdex.data.keys import Keys, as_list, find, sound
 from softdex.data.ragged import Ragged, group
 from softdex.encode.history import padded
 from softdex.errors import DataError, SoftdexError, choose
@@ -128,8 +128,12 @@ def rows_of(items: Keys, keys: Any, users: int) -> np.ndarray:
     """Find the rows of items: (N,) for all users, or (B, N) for one list per user."""
     if keys is None:
         return np.arange(len(items))
-    cells = as_list(keys)
-    lists = [list(c) for c in cells if isinstance(c, Iterable) and not isinstance(c, (str, bytes))]
+    cells = sound(as_list(keys), "log_prob", "items")
+    lists = [
+        list(sound(c, "log_prob", "items"))
+        for c in cells
+        if isinstance(c, Iterable) and not isinstance(c, (str, bytes))
+    ]
     if not lists:
         return find(items, cells, "log_prob", "items")
     if len(lists) != len(cells) or len({len(given) for given in lists}) > 1:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from softdex.data.arrow import NOT_CONVERTIBLE
-from softdex.data.keys import as_list
+from softdex.data.keys import as_list, sound
 from softdex.encode.features.cells import REFUSED
 from softdex.errors import SoftdexError, did_you_mean
 
@@ -57,7 +57,12 @@ def satisfying(
             raise SoftdexError(
                 f"{method}: no item column {name!r}. {did_you_mean(name, table.column_names)}"
             )
-        mask &= _matches(table[name].combine_chunks(), name, as_list(wanted), method)
+        mask &= _matches(
+            table[name].combine_chunks(),
+            name,
+            sound(as_list(wanted), method, f"where {name}"),
+            method,
+        )
     return mask
 
 

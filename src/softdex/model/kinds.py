@@ -37,7 +37,7 @@ from softdex.model.artifact import Contents, check_kinds
 from softdex.score.contract import Product, Scorer
 from softdex.score.counting import Constant, Sparse
 from softdex.score.din import Din
-from softdex.score.product import Cosine, Dot
+from softdex.score.product import Cosine, Dot, Euclidean
 from softdex.shapes import (
     INTS,
     LONGS,
@@ -65,6 +65,7 @@ SCORERS: dict[str, type[Scorer]] = {
     "constant": Constant,
     "dot": Dot,
     "cosine": Cosine,
+    "euclidean": Euclidean,
     "sparse": Sparse,
     "din": Din,
 }

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from softdex.data.arrow import NOT_CONVERTIBLE
-from softdex.data.keys import as_list, find
+from softdex.data.keys import as_list, find, sound
 from softdex.data.memory import collected
 from softdex.data.ragged import Ragged, group, offsets
 from softdex.data.roles import find_key_column
@@ -83,7 +83,9 @@ def _read(model: Retriever, method: str, name: str, given: Any) -> np.ndarray | 
         given = _items_of(table, method, name)
     if isinstance(given, pa.Table):
         return Listed(given["user"], _one_each(_rows(model, method, name, given["item"])))
-    cells = as_list(given)
+    cells = sound(as_list(given), method, f"items in {name}")
+    if not isinstance(given, (Iterable, pa.Scalar)) and not _is_value(given):
+        raise SoftdexError(f"{_expected(method, name)}; got {type(given).__name__}.")
     single = isinstance(cells, np.ndarray) and not cells.ndim
     nested = [] if single else [is_list(cell) for cell in cells]
     if not any(nested):
@@ -92,10 +94,23 @@ def _read(model: Retriever, method: str, name: str, given: Any) -> np.ndarray | 
     if all(nested):
         _refuse_index(given, method, name)
         return Listed(None, _lists(model, method, name, cells))
-    raise SoftdexError(
+    raise SoftdexError(f"{_expected(method, name)}; got keys beside lists.")
+
+
+def _expected(method: str, name: str) -> str:
+    return (
         f"{method}: expected {name} as item keys, or per user as {{user: [item, ...]}}, as a table "
-        "of users and items or as one list per user; got keys beside lists."
+        "of users and items or as one list per user"
     )
+
+
+def _is_value(given: Any) -> bool:
+    """Whether Arrow holds it in a column, which no function, log or path is."""
+    try:
+        pa.array([given])
+    except NOT_CONVERTIBLE:
+        return False
+    return True
 
 
 def _by_key(model: Retriever, method: str, name: str, read: Listed, asked: Asked) -> Ragged:
@@ -122,7 +137,7 @@ def _codes(
 
 
 def _lists(model: Retriever, method: str, name: str, lists: Iterable[Any]) -> Ragged:
-    lists = [list(each) for each in lists]
+    lists = [list(sound(each, method, f"items in {name}")) for each in lists]
     rows = _rows(model, method, name, [item for each in lists for item in each])
     return Ragged(offsets(np.array(list(map(len, lists)), np.int64)), rows).where(rows >= 0)
 

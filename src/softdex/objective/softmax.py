@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -61,7 +62,7 @@ class _LogSumExp(torch.autograd.Function):
         slices = _slices(items, len(query))
         parts = query.new_empty(len(slices), len(query))  # allocated first: small results between
         for part, s in zip(parts, slices, strict=True):  # large ones would fragment the heap
-            part.copy_(_scores(query, items, bias, s).logsumexp(1))
+            part.copy_(block_scores(query, items, bias, s).logsumexp(1))
         mass = parts.logsumexp(0)
         ctx.save_for_backward(query, items, bias, mass)
         return mass
@@ -69,20 +70,39 @@ class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         query, items, bias, mass = ctx.saved_tensors
-        to_query, to_items = torch.zeros_like(query), torch.empty_like(items)
-        to_bias = torch.empty_like(bias) if ctx.needs_input_grad[2] else None
-        for s in _slices(items, len(query)):
-            share = (
-                _scores(query, items, bias, s).sub_(mass[:, None]).exp_().mul_(grads[0][:, None])
-            )
-            to_query.addmm_(share, items[s])
-            torch.mm(share.T, query, out=to_items[s])
-            if to_bias is not None:
-                to_bias[s] = share.sum(0)
-        return to_query, to_items, to_bias
+        return gradients(
+            (query, items, bias),
+            lambda scores: scores.sub_(mass[:, None]).exp_().mul_(grads[0][:, None]),
+            ctx.needs_input_grad[2],
+        )
 
 
-def _scores(query: Tensor, items: Tensor, bias: Tensor | None, s: slice) -> Tensor:
+def gradients(
+    given: tuple[Tensor, Tensor, Tensor | None],
+    share: Callable[[Tensor], Tensor],
+    of_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The gradients of query, items and bias, from that of the scores, in blocks of items.
+
+    Args:
+        given: query (B, D), items (I, D), and bias (I,) or None.
+        share: the gradient of a block of scores (B, n), which it may overwrite.
+        of_bias: whether the bias has a gradient.
+    """
+    query, items, bias = given
+    to_query, to_items = torch.zeros_like(query), torch.empty_like(items)
+    to_bias = torch.empty_like(bias) if of_bias and bias is not None else None
+    for s in _slices(items, len(query)):
+        each = share(block_scores(query, items, bias, s))
+        to_query.addmm_(each, items[s])
+        torch.mm(each.T, query, out=to_items[s])
+        if to_bias is not None:
+            to_bias[s] = each.sum(0)
+    return to_query, to_items, to_bias
+
+
+def block_scores(query: Tensor, items: Tensor, bias: Tensor | None, s: slice) -> Tensor:
+    """The scores (B, n) of a block of items, in memory of their own."""
     scores = query @ items[s].T
     return scores if bias is None else scores.add_(bias[s])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple
 
@@ -22,15 +23,19 @@ from softdex.messages import say
 from softdex.objective.contract import Loss
 from softdex.objective.sampled import sampled_softmax
 from softdex.objective.softmax import log_mass
-from softdex.objective.table import ON_DRAWS, LossOnDraws
+from softdex.objective.table import ON_DRAWS, OVER_ALL, LossOnDraws, Mass
 from softdex.options import below_1, count, few, from_0_to_1, one_of, only, unit, up_to, width
+from softdex.recipes.loss_numbers import LossNumbers
 from softdex.score.contract import Product, Scorer
-from softdex.score.product import Cosine, Dot
+from softdex.score.product import Cosine, Dot, Euclidean
 from softdex.solve.gradient.trainer import Negatives
 
 CPU_WORK, GPU_WORK = 1e9, 1e11  # multiplications of a full softmax that a sampled step costs
 MANY = 1_000_000
 IMI = ("imi_uniform", "imi_popularity", "imi_exact")
+REFITTED = ("kernel", "factor_ranks", *IMI)
+SHARING = tuple(name for name, proposal in PROPOSALS.items() if proposal.shared)
+BY_POPULARITY = ("auto", "popularity", "imi_popularity")
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,8 @@ class Towers:
     Attributes:
         encoder: a user is a vector of their own (`user`), the mean of the vectors of their history
             (`history`), or both (`mix`); the last two also serve users without a vector.
-        score: `cosine` (over a temperature), `dot`, or `dot_bias`.
+        score: `cosine` (over a temperature), `dot`, `dot_bias`, or `euclidean` (the negative
+            squared distance of points in the unit ball).
         dim: length of the vectors.
         temperature: of the cosine.
         prior: a cosine's score gets prior * log(count + 1), so that directions need not encode
@@ -55,7 +61,7 @@ class Towers:
     """
 
     encoder: Literal["user", "history", "mix"] = "user"
-    score: Literal["cosine", "dot", "dot_bias"] = "cosine"
+    score: Literal["cosine", "dot", "dot_bias", "euclidean"] = "cosine"
     dim: Annotated[int, width] = 64
     temperature: Annotated[float, unit, only(score="cosine")] = 0.1
     prior: Annotated[float, up_to(1e6), only(score="cosine")] = 0.7
@@ -66,7 +72,7 @@ class Towers:
     ids: Literal["add", "drop"] = "add"
     id_dropout: Annotated[float, below_1] = 0.1
 
-    def build(self, train: Interactions, seed: int) -> tuple[nn.Module, Dot | Cosine]:
+    def build(self, train: Interactions, seed: int) -> tuple[nn.Module, Dot | Cosine | Euclidean]:
         """An encoder and a scorer with random vectors."""
         if self.encoder == "history" and self.user_features is not None:
             raise SoftdexError(
@@ -74,17 +80,19 @@ class Towers:
                 "encoder='user' or 'mix'."
             )
         generator = torch.Generator().manual_seed(seed)
-        scale = (0.3 if self.score == "cosine" else 0.1) / self.dim**0.5
+        scale = (0.1 if self.score.startswith("dot") else 0.3) / self.dim**0.5
         own = Ids(self.ids, self.id_dropout)
         users = vectors_of(train, "user", self.dim, scale, self.user_features, own, generator)
         items = vectors_of(train, "item", self.dim, scale, self.features, own, generator)
-        scorer: Dot | Cosine
+        scorer: Dot | Cosine | Euclidean
         if self.score == "cosine":
             known = (self.prior * np.log1p(train.item_counts)).astype(np.float32)
             if isinstance(items, Tower):  # no popularity is known of cold items: the average one
                 known[train.item_counts == 0] = known[train.item_counts > 0].mean()
             offsets = torch.from_numpy(known) if known.any() else None
             scorer = Cosine(items, torch.tensor(self.temperature), offsets)
+        elif self.score == "euclidean":
+            scorer = Euclidean(items)
         else:
             bias = torch.zeros(train.num_items) if self.score == "dot_bias" else None
             scorer = Dot(items, bias)
@@ -100,21 +108,33 @@ class Sampling:
     """Draws from a proposal, for sampled objectives.
 
     Attributes:
-        index: the proposal: `uniform` or `popularity` (shared by the batch), `imi_uniform`,
-            `imi_popularity` or `imi_exact` (the multi-index), or `kernel`; `full` takes all items,
-            `auto` chooses by the number of items and says why.
+        index: the proposal: `uniform`, `popularity`, `imi_uniform`, `imi_popularity` or
+            `imi_exact` (the multi-index), `kernel`, or `factor_ranks` (the head of a factor that
+            matters to the query); `full` takes all items, `auto` chooses by the number of items and
+            says why.
         negatives: draws per batch where they are shared, else per query. None: 2000 shared, 100 of
             their own.
-        power: of the counts, for a proposal by popularity.
+        shared: whether one set of draws serves the whole batch, so that a step needs few item
+            vectors; false: each query has its own. None: `ssm` shares draws that do not depend on
+            the query, the losses on draws never do.
+        popularity: weight of an item of this count, for a proposal by popularity: count^power
+            (`power`), log(1 + count) (`log`, as in FastVAE) or the `count`; an item without events
+            has a weight too.
+        power: of the counts, for popularity="power".
         codewords: per codebook of the multi-index.
+        rank_scale: of the ranks of `factor_ranks`: most draws are among the first few times as many
+            items of a factor.
         refit_every: steps between two refits of the index to the present vectors.
     """
 
     index: Annotated[str, one_of("auto", *PROPOSALS, "full")] = "uniform"
     negatives: Annotated[int | None, count, only(index=("auto", *PROPOSALS))] = None
-    power: Annotated[float, up_to(10), only(index=("auto", "popularity", "imi_popularity"))] = 0.5
+    shared: Annotated[bool | None, only(index=("auto", *SHARING))] = None
+    popularity: Annotated[Literal["power", "log", "count"], only(index=BY_POPULARITY)] = "power"
+    power: Annotated[float, up_to(10), only(index=BY_POPULARITY), only(popularity="power")] = 0.5
     codewords: Annotated[int, few, only(index=("auto", *IMI))] = 64
-    refit_every: Annotated[int, count, only(index=("auto", "kernel", *IMI))] = 500
+    rank_scale: Annotated[float, count, only(index="factor_ranks")] = 500.0
+    refit_every: Annotated[int, count, only(index=("auto", *REFITTED))] = 500
 
     def against(
         self,
@@ -123,40 +143,48 @@ class Sampling:
         train: Interactions,
         *,
         correct: str = "draws",
-        popularity: str = "log",
         seed: int = 0,
+        numbers: LossNumbers = LossNumbers(),
     ) -> Negatives:
         """An objective on draws of the index, or on all items.
 
         Args:
-            objective: `softmax`, `ssm`, or a name of ON_DRAWS.
+            objective: `softmax`, `ssm`, `uib`, `sml`, or a name of ON_DRAWS.
             scorer: an inner product.
             train: for the events per item.
             correct: how `ssm` corrects for the proposal, `draws` or `all`.
-            popularity: weight of an item inside its cell of the multi-index.
             seed: of the codebooks.
+            numbers: what the losses take beside scores.
         """
         all_items = objective == "softmax" or self.index == "full"
         proposal = PROPOSALS["uniform" if all_items else self.index]
-        given = ProposalOptions(self.power, self.codewords, popularity, seed)
+        given = ProposalOptions(self.power, self.codewords, self.popularity, seed, self.rank_scale)
         made = proposal.build(scorer, torch.tensor(train.item_counts), given)
         cold = torch.from_numpy(cold_items(scorer, train))
         some_cold = len(cold) > 0
         if some_cold:
             made = made.delete(cold)
         if all_items:
-            loss = softmax_loss(scorer, some_cold=some_cold)
+            loss = softmax_loss(scorer, OVER_ALL[objective], some_cold=some_cold)
             return Negatives(made, loss, 0, refit_every=self.refit_every)
-        shared = proposal.shared
+        shared = proposal.shared and objective == "ssm" if self.shared is None else self.shared
         draws = self.negatives or (2000 if shared else 100)
-        loss = drawn_loss(objective, scorer, draws, shared=shared, correct=correct)
+        loss = numbers.module(objective, train, draws, shared=shared) or drawn_loss(
+            numbers.bound(objective), scorer, draws, shared=shared, correct=correct
+        )
         return Negatives(made, loss, draws, shared, refit_every=self.refit_every)
 
-    def chosen(self, items: int, dim: int, batch: int, device: str, **given: bool) -> Sampling:
+    def chosen(
+        self, items: int, dim: int, batch: int, device: str, objective: str = "ssm"
+    ) -> Sampling:
         """These options with `auto` replaced by what `automatic` chooses."""
         if self.index != "auto":
             return self
-        return replace(self, index=automatic(items, dim, batch, pick_device(device), **given))
+        shared = False if self.shared is None and objective != "ssm" else self.shared
+        name = automatic(
+            items, dim, batch, pick_device(device), softmax=objective in OVER_ALL, shared=shared
+        )
+        return replace(self, index=name)
 
 
 class Ids(NamedTuple):
@@ -200,20 +228,28 @@ def vectors_of(
 
 
 def automatic(
-    items: int, dim: int, batch: int, device: torch.device, *, softmax: bool = True
+    items: int,
+    dim: int,
+    batch: int,
+    device: torch.device,
+    *,
+    softmax: bool = True,
+    shared: bool | None = None,
 ) -> str:
     """The cheapest `index` word for this number of items and batch; it says why.
 
     All items while their scores, gradients and updates cost no more than a sampled step; then
-    draws that the whole batch shares, if the batch is large; else, and where a few thousand
-    random items no longer show the good ones, the multi-index. Without `softmax` all items are no
-    choice.
+    uniform draws, if the batch is large enough to share them or need not; else, and where a few
+    thousand random items no longer show the good ones, the multi-index, whose draws cannot be
+    shared. Without `softmax` all items are no choice.
     """
     gpu = device.type == "cuda"
     work, most = items * dim * (batch + 30), GPU_WORK if gpu else CPU_WORK
     if work <= most and softmax:
         name, why = "full", f"{items:,} items are few enough for the full softmax"
-    elif (batch >= 1024 and items <= MANY) or work <= most:
+    elif shared is False and items <= MANY:
+        name, why = "uniform", f"{items:,} items, each row with its own draws"
+    elif shared or (batch >= 1024 and items <= MANY) or work <= most:
         name, why = "uniform", f"{items:,} items, and a batch of {batch:,} to share the draws"
     else:
         name, why = "imi_popularity", f"{items:,} items, a batch of {batch:,}: cost without items"
@@ -227,8 +263,8 @@ def cold_items(scorer: Product, train: Interactions) -> np.ndarray:
     return none if isinstance(scorer.items, Tower) else none[:0]
 
 
-def softmax_loss(scorer: Product, *, some_cold: bool = False) -> Loss:
-    """Against all items; with `some_cold` only those in the index."""
+def softmax_loss(scorer: Product, mass: Mass = log_mass, *, some_cold: bool = False) -> Loss:
+    """Against all items, by their `mass`; with `some_cold` only those in the index."""
 
     def loss(index: Index, query: Tensor, target: Tensor, generator: torch.Generator) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
@@ -237,9 +273,9 @@ def softmax_loss(scorer: Product, *, some_cold: bool = False) -> Loss:
             if some_cold:
                 start = vectors.new_zeros(len(vectors)) if offsets is None else offsets
                 offsets = start.masked_fill(~index.alive, -torch.inf)
-            mass = log_mass(scorer.project(query), vectors, offsets)
+            total = mass(scorer.project(query), vectors, offsets)
             own = scorer(query, target.view(len(query), -1))
-            return (mass.unsqueeze(1) - own).view(target.shape)
+            return (total.unsqueeze(1) - own).view(target.shape)
 
     return loss
 
@@ -263,13 +299,17 @@ def drawn_loss(
             draws.
     """
     plain = ON_DRAWS.get(objective) if isinstance(objective, str) else objective
+    reads = () if plain is None else inspect.signature(plain).parameters
 
     def loss(index: Index, query: Tensor, target: Tensor, generator: torch.Generator) -> Tensor:
         draws = index.sample(query, negatives, generator=generator, shared=shared)
         own = target.view(len(query), -1)
         pos, neg = scorer(query, own), scorer(query, draws.ids)
         if plain is not None:
-            return plain(pos[:, 0], neg, draws.ids == own)
+            more = {"logq": draws.logq} if "logq" in reads else {}
+            if "pos_logq" in reads:
+                more["pos_logq"] = index.log_prob(query, own)[:, 0]
+            return plain(pos[:, 0], neg, draws.ids == own, **more)
         logq = index.log_prob(query, own.clamp(min=0))
         hit = draws.ids == own if correct == "draws" else None
         flat = pos[:, 0] if target.ndim == 1 else pos

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from softdex.data.interactions import Interactions
 from softdex.encode.sequence import Sequence
@@ -87,7 +88,7 @@ def order_of_leaves(
         return build.random(train.num_items, seed=seed)
     if how == "category":
         assert category is not None
-        return build.by_category(categories(train, category), seed=seed)
+        return build.by_category(categories(train, category, seed), seed=seed)
     say(f"vectors of a quick {how} model first, for the leaves")
     job = quick.factors() if how == "factors" else quick.sequence()
     vectors = job.scorer.items.weight.detach().float().cpu().numpy()
@@ -119,8 +120,8 @@ def estimate_of(train: Interactions, model: Any, device: str) -> Estimate:
     return estimate_by(encoder.to(where).eval(), scorer.to(where).eval())
 
 
-def categories(train: Interactions, column: str) -> np.ndarray:
-    """The category of each item as a number (I,), -1 for none; of a list the first counts."""
+def categories(train: Interactions, column: str, seed: int = 0) -> np.ndarray:
+    """The category of each item as a number (I,), -1 for none; of a list a random one (DTR)."""
     if train.item_table is None:
         raise SoftdexError(
             "fit: a tree by category reads the item table, and the log has none. Read it with "
@@ -129,6 +130,9 @@ def categories(train: Interactions, column: str) -> np.ndarray:
     choose("fit", "column", column, train.item_table.column_names)
     values = train.item_table[column].combine_chunks()
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
-        values = pa.array([cell[0] if cell else None for cell in values.to_pylist()])
+        many = pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+        share = np.random.default_rng(seed).random(len(many))
+        at = values.offsets.to_numpy()[:-1] + (share * many).astype(np.int64)
+        values = values.values.take(pa.array(at, mask=many == 0))
     codes = values.dictionary_encode().indices
     return np.asarray(codes.fill_null(-1), np.int64)

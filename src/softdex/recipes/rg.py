@@ -22,6 +22,7 @@ from softdex.solve.closed.row_systems import CG_STEPS
 from softdex.solve.loop import Schedule
 
 SPACE = {"alpha": (0.003, 0.3), "lam": (0.01, 0.3), "dim": [64, 128, 256]}
+PRINTED = {"interaction": ["exact", "frobenius"], "beta": [0.1, 0.5, 0.9]}
 
 
 def _guide(what: str) -> Guide:
@@ -36,7 +37,8 @@ VARIANTS = {
     ),
     "rgx": Variant(
         "RG2 that keeps the interaction of the items' scores as well.",
-        {"beta": 1.0}, (), SPACE, {}, _guide("rg2 with the items' interaction"),
+        {"beta": 1.0}, (), {**SPACE, **PRINTED},
+        {}, _guide("rg2 with the items' interaction"),
     ),
 }  # fmt: skip
 ITERATED = only(solver=("als", "newton_cg"))
@@ -48,7 +50,7 @@ def rg(
     dim: Annotated[int, width] = 128,
     alpha: Annotated[float, up_to(1e9)] = 0.03,
     lam: Annotated[float, up_to(1e9)] = 0.1,
-    reg: Annotated[str, one_of(*normal_equations.REGULARISERS)] = "frequency",
+    reg: Annotated[str, one_of(*normal_equations.REGULARISERS, "scores")] = "frequency",
     nu: Annotated[float, up_to(9), only(reg="frequency")] = 1.0,
     beta: Annotated[float, from_0_to_1] = 0.0,
     interaction: Annotated[str, one_of(*normal_equations.INTERACTIONS)] = "exact",
@@ -72,8 +74,9 @@ def rg(
         alpha: extra weight of an event, whose score is pulled to 1; 0, the expansion alone, ranks
             worse.
         lam: strength of the regulariser.
-        reg: `l2` (lam per row), `sum_w` (times the row's sum of weights) or `frequency` (times its
-            number of events to the power nu).
+        reg: `l2` (lam per row), `sum_w` (times the row's sum of weights), `frequency` (times its
+            number of events to the power nu); or `scores` (lam per squared score of the full
+            matrix, RG2 Eq. 48; needs solver="svd").
         nu: that power.
         beta: fraction of the interaction between items that is kept: 0 is RG2, above 0 RGx.
         interaction: `exact` (of the expansion) or `frobenius` (as the paper prints it).
@@ -95,10 +98,17 @@ def rg(
         raise SoftdexError(f"rg: encoder={encoder!r} has no closed form. Use solver='newton_cg'.")
     if sampled is not None and solver == "newton_cg":
         raise SoftdexError("rg: newton_cg takes all items. Leave sampled out, or use solver='als'.")
+    full = reg == "scores"
+    if full and solver != "svd":
+        raise SoftdexError(
+            f"rg: reg='scores' is solved for the full matrix, not by {solver!r}. Use solver='svd' "
+            "with alpha=0."
+        )
     loss = normal_equations.rg(
         train.num_items,
         alpha=alpha,
-        lam=lam,
+        lam=0.0 if full else lam,
+        scores=lam if full else 0.0,
         nu=normal_equations.reg_exponent(reg, nu),
         beta=beta,
         interaction=interaction,

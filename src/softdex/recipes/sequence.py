@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +16,7 @@ from softdex.errors import SoftdexError
 from softdex.index.flat import Flat
 from softdex.index.imi.books import log_popularity
 from softdex.options import at_least_0, below_1, count, few, one_of, only, width
-from softdex.recipes.compose import Ids, Sampling, vectors_of
+from softdex.recipes.compose import Ids, Sampling, cold_items, vectors_of
 from softdex.recipes.variant import Guide, Variant
 from softdex.score.product import Dot
 from softdex.solve.gradient.feed import Sequences
@@ -104,14 +105,17 @@ def sequence(
     if in_batch:
         logp = log_popularity(torch.tensor(train.item_counts)).log_softmax(0).float()
         seed = training.seed
-        loss = InBatch(objective, logp, positions, cache_share=0.2, padded=True, seed=seed)
+        warm = torch.from_numpy(np.setdiff1d(np.arange(train.num_items), cold_items(scorer, train)))
+        loss = InBatch(
+            objective, logp, positions, cache_share=0.2, padded=True, seed=seed, warm=warm
+        )
         flat = Flat(scorer, torch.ones(train.num_items, dtype=torch.bool))
         against = Negatives(flat, loss, positions, proposes=False)
     else:
         if objective == "ssm":
             rows = positions or size * longest
             sampling = sampling.chosen(train.num_items, dim, rows, training.device)
-        against = sampling.against(objective, scorer, train, popularity="power", seed=training.seed)
+        against = sampling.against(objective, scorer, train, seed=training.seed)
     parts = Composition(made, scorer, Sequences(train, longest, positions), against)
     return Descent(parts, replace(training, batch_size=size))
 

@@ -154,7 +154,8 @@ def tree(
             `sequence` model or of `factors`, by `category`, or at `random`; the path of a saved
             tree takes its order. `none` has one level: every item is scored. None: `sequence` on a
             GPU, `factors` on a CPU.
-        category: column of the item table, for leaves="category".
+        category: column of the item table, for leaves="category"; an item with several gets a
+            random one of them.
         arity: children per node.
         room: free leaves for new items, as a fraction of the number of items.
         beam: nodes that a search keeps per level; the first level has a few more.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from softdex.data.interactions import Interactions
 from softdex.encode.vae import Vae
-from softdex.options import at_least_0, below_1, count, only, up_to, width
+from softdex.options import at_least_0, below_1, count, up_to, width
 from softdex.recipes.compose import Sampling
 from softdex.recipes.variant import Guide, Variant
 from softdex.score.product import Dot
@@ -40,13 +40,11 @@ def vae(
     dim: Annotated[int, width] = 200,
     hidden: Annotated[int, width] = 200,
     latent: Annotated[int, width] = 64,
+    activation: Literal["tanh", "relu"] = "tanh",
     dropout: Annotated[float, below_1] = 0.5,
     beta: Annotated[float, up_to(1e6)] = 0.3,
     anneal: Annotated[int, at_least_0] = 0,
     max_history: Annotated[int, count] = 200,
-    popularity: Annotated[
-        Literal["count", "log", "power"], only(index=("auto", "imi_popularity"))
-    ] = "power",
     sampling: Sampling = Sampling(index="auto", negatives=500),
     training: Training = Training(lr=0.002, lr_end=0.05, patience=10),
 ) -> Descent:
@@ -58,12 +56,11 @@ def vae(
         dim: length of the item vectors and of the query.
         hidden: length of the vectors that a history is read with.
         latent: number of latent numbers per user.
+        activation: of the layer that a history is read with: `tanh` (Mult-VAE) or `relu` (FastVAE).
         dropout: fraction of the history that is left out in training.
         beta: weight of the Kullback-Leibler term.
         anneal: steps in which that weight rises from 0.
         max_history: items of a history per step; they count for all of it.
-        popularity: weight of an item inside its cell of the multi-index: its `count`, its `log` or
-            its `power`.
     """
     size = training.batch_size or min(256, max(16, train.num_users // 64))
     sampling = sampling.chosen(train.num_items, dim, size, training.device)
@@ -80,12 +77,11 @@ def vae(
         torch.zeros(2 * latent),
         random(latent, dim, scale=latent**-0.5),
         torch.zeros(dim),
+        activation == "relu",
         dropout=dropout,
         beta=beta,
         anneal=anneal,
     )
-    against = sampling.against(
-        "ssm", scorer, train, correct="all", popularity=popularity, seed=training.seed
-    )
+    against = sampling.against("ssm", scorer, train, correct="all", seed=training.seed)
     parts = Composition(encoder, scorer, Histories(train, max_history, training.seed), against)
     return Descent(parts, replace(training, batch_size=size))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from softdex.encode.table import table_of
+from softdex.encode.table import Table, table_of
 from softdex.encode.version import version_of
 from softdex.errors import ShapeError
 from softdex.score.contract import Product, extended
@@ -169,6 +169,8 @@ class Cosine(nn.Module):
 
     def forward(self, query: Tensor, ids: Tensor | slice) -> Tensor:
         """Return scores (B, N)."""
+        if isinstance(self.items, Table) and isinstance(ids, Tensor) and ids.shape[1:] > (1,):
+            return _plus(self.items.cosines(self.project(query), ids), self.offsets(ids))
         return _scores(self, query, ids)
 
     def over(
@@ -178,6 +180,85 @@ class Cosine(nn.Module):
         items = extended(self.items.weight, vectors, order)
         prior = None if self.prior is None else extended(self.prior.detach(), offsets, order)
         return type(self)(items, self.temperature.detach(), prior).eval()
+
+
+@final
+class Euclidean(nn.Module):
+    """Negative squared distance of a query (B, D) and item points (I, D), up to the query's part.
+
+        score(u, i) = 2 q . x_i - |x_i|^2 = |q|^2 - |q - x_i|^2
+
+    q and x are projected onto the unit ball where they are read: longer ones are shortened. As an
+    inner product with offsets it is searched and sampled like any other.
+
+    Args:
+        items: points (I, D). A Parameter, an `nn.Embedding`, or any module that makes vectors of
+            ids is trained by autograd and any torch optimiser.
+        num_items: number of items I of a module; a Parameter and an Embedding know it.
+    """
+
+    tensors: ClassVar[Layout] = {"items.weight": (FLOATS, "ID")}
+    is_product = True
+    check = staticmethod(moderate)
+
+    def __init__(self, items: Tensor | nn.Module, *, num_items: int | None = None) -> None:
+        super().__init__()
+        self.items = _table_of(items, num_items)
+        self.num_items = len(self.items)
+        self.pair_bytes = 8 * self.items.dim
+
+    def num_queries(self, query: Tensor) -> int:
+        """Return the number of rows of the query."""
+        return len(query)
+
+    @property
+    def version(self) -> tuple[Any, ...]:
+        """Version of the points."""
+        return (self.items.version,)
+
+    def project(self, query: Tensor) -> Tensor:
+        """Return twice the query, in the unit ball."""
+        return 2 * in_unit_ball(query)
+
+    def vectors(self, ids: Tensor | slice) -> Tensor:
+        """Return the points of these items, in the unit ball."""
+        return self.directions(self.items(ids))
+
+    def offsets(self, ids: Tensor | slice) -> Tensor | None:
+        """Return -|x|^2 of these items."""
+        return self.offsets_of(self.items(ids))
+
+    def offsets_of(self, rows: Tensor) -> Tensor:
+        """Return -|x|^2 of items with these rows of the item table."""
+        return -self.directions(rows).square().sum(-1)
+
+    def directions(self, rows: Tensor) -> Tensor:
+        """Return the rows, in the unit ball."""
+        return in_unit_ball(rows)
+
+    def everything(self) -> tuple[Tensor, Tensor | None]:
+        """Return all points and -|x|^2."""
+        points = self.directions(self.items.all())
+        return points, -points.square().sum(-1)
+
+    def forward(self, query: Tensor, ids: Tensor | slice) -> Tensor:
+        """Return scores (B, N)."""
+        query, points = self.project(query), self.vectors(ids)
+        offsets = -points.square().sum(-1)
+        if points.ndim == 2:
+            return query @ points.T + offsets
+        return torch.einsum("bd,bnd->bn", query, points) + offsets
+
+    def over(
+        self, order: np.ndarray, vectors: Tensor | None = None, offsets: Tensor | None = None
+    ) -> Self:
+        """Return the scorer over other items."""
+        return type(self)(extended(self.items.weight, vectors, order)).eval()
+
+
+def in_unit_ball(rows: Tensor) -> Tensor:
+    """Return vectors (..., D), those longer than 1 shortened to length 1."""
+    return rows / rows.norm(dim=-1, keepdim=True).clamp(min=1)
 
 
 def _table_of(items: Tensor | nn.Module, num_items: int | None) -> Any:

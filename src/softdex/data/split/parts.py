@@ -106,6 +106,15 @@ def parts_of_users(log: Interactions, shares: list[float], seed: int) -> np.ndar
     return in_shares(users, shares, log.num_users)
 
 
+def tenths_of_users(log: Interactions, fold: int, seed: int) -> np.ndarray:
+    """The part of each user at random, 80/10/10: every user is in TEST in one fold of 0 to 9."""
+    users = generator(seed).permutation(np.flatnonzero(log.user_counts))
+    tenths = np.split(users, np.round(np.arange(1, 10) * len(users) / 10).astype(np.int64))
+    part = np.full(log.num_users, TRAIN)
+    part[tenths[9 - fold]], part[tenths[8 - fold]] = TEST, VALID
+    return part
+
+
 def in_shares(users: np.ndarray, shares: list[float], num_users: int) -> np.ndarray:
     """The part of each user, in these shares of an order of them: TRAIN, then VALID, then TEST."""
     ends = np.round(np.cumsum(shares) * len(users)).astype(np.int64)

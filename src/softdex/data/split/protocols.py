@@ -18,11 +18,11 @@ from softdex.data.split.parts import (
     generator,
     order_key,
     parts_by_rank,
-    parts_of_users,
     rank_per_user,
+    tenths_of_users,
     with_inputs,
 )
-from softdex.options import positive
+from softdex.options import Limit, positive
 
 
 @checked
@@ -80,7 +80,14 @@ def xir(log: Interactions, *, seed: Seed = 0) -> Split:
 
 
 @checked
-def dtr(log: Interactions, *, seed: Seed = 0, min_events: Count = 15, history: Count = 69) -> Split:
+def dtr(
+    log: Interactions,
+    *,
+    seed: Seed = 0,
+    fold: Annotated[int, Limit("from 0 to 9", lambda value: 0 <= value <= 9)] = 0,
+    min_events: Count = 15,
+    history: Count = 69,
+) -> Split:
     """Split as DTR does: 80/10/10 of the users; the second half of a held-out user are targets.
 
     The first halves are trained on too. Nothing is masked, and a repeated target counts each time.
@@ -88,16 +95,18 @@ def dtr(log: Interactions, *, seed: Seed = 0, min_events: Count = 15, history: C
     Args:
         log: the log to split.
         seed: of the choice of users.
+        fold: which tenth of the users is the test part, 0 to 9: over all folds each user is once.
         min_events: drop users with fewer events, and held-out users with a shorter first half.
         history: most recent items of the first half that the model sees.
     """
     enough = log.user_counts[log.user] >= min_events
     rank, count = rank_per_user(log, order_key("dtr", log, "time", seed))
-    role = parts_of_users(log, [0.8, 0.1, 0.1], seed)
+    role = tenths_of_users(log, fold, seed)
     role = np.where((role != TRAIN) & (count / 2 + 1 < min_events), DROPPED, role)
     is_target = rank >= (count / 2 + 1).astype(np.int64)[log.user]
     part = np.where(enough, with_inputs(role[log.user], is_target), DROPPED)
     arguments = {"min_events": min_events, "history": history, "seed": seed}
+    arguments |= {"fold": fold} if fold else {}
     split = assemble(
         log, "dtr", arguments, part, has_valid=True, whole_users=True, mask=False, train_inputs=True
     )

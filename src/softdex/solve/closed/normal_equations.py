@@ -37,7 +37,8 @@ class Quadratic:
 
     Attributes:
         weight, extra, pull: coefficients of the three weights w, a and t.
-        centre: m, the target of the scores of all items.
+        centre: m, the target of the scores of all items; of `weight`, the part that does not grow
+            with c_x pulls to 0 (the regulariser lam |P Q'|^2 of RG2, Eq. 48).
         lam: strength of the regulariser.
         nu: how it scales with a row's total weight; 0 is plain L2.
         beta: share of the interaction between items (RGx).
@@ -76,7 +77,7 @@ def from_terms(terms: Tensor) -> Quadratic:
 
 def reg_exponent(reg: str, nu: float) -> float:
     """The exponent `Quadratic.nu` of a regulariser by its name; `nu` is that of `frequency`."""
-    return {"l2": 0.0, "sum_w": 1.0, "frequency": nu}[reg]
+    return {"l2": 0.0, "sum_w": 1.0, "frequency": nu, "scores": 1.0}[reg]
 
 
 def ials(items: int, *, alpha: float, lam: float, nu: float) -> Quadratic:
@@ -99,6 +100,7 @@ def rg(
     beta: float = 0.0,
     interaction: str = "exact",
     sampled: int | None = None,
+    scores: float = 0.0,
 ) -> Quadratic:
     """The loss of RG2, or with beta > 0 RGx: the softmax expanded at 0, plus alpha (o - 1)^2.
 
@@ -110,6 +112,8 @@ def rg(
         interaction: `exact`, or `frobenius` as the paper prints it.
         sampled: weights of a softmax with this many sampled negatives (RG2, Eq. 19); N - 1 of them
             are all items.
+        scores: strength of a regulariser of all scores, sum o^2 (RG2, Eq. 48). The items then sum
+            to 0 at the minimum, on which fold-in relies.
     """
     if interaction == "frobenius" and beta == 1:
         raise SoftdexError(
@@ -122,7 +126,7 @@ def rg(
     w, e = share / (2 * items), 1 / (2 * items)
     pull = (0.5 + alpha, w - e)
     frobenius = interaction == "frobenius"
-    return Quadratic((0, w), (alpha, e - w), pull, -1, lam, nu, beta, frobenius, items)
+    return Quadratic((scores, w), (alpha, e - w), pull, -1, lam, nu, beta, frobenius, items)
 
 
 class Side(NamedTuple):
@@ -207,6 +211,8 @@ def _side(
 def shared_by_users(loss: Quadratic, items: Tensor) -> Shared:
     """What the systems of users share, for item vectors (N, D)."""
     gram, total = items.T @ items, items.sum(0)
+    if loss.centre != 0 and loss.weight[0] > 0:  # they sum to 0; new ones are not counted
+        total = torch.zeros_like(total)
     return Shared(_interact(loss, gram, total, len(items)), loss.centre * total)
 
 
@@ -228,7 +234,7 @@ def shared_by_items(loss: Quadratic, users: Tensor, fixed: Tensor, total: Tensor
     the loss. `als.Sweeps` then shifts all items, or solves for the sum if steps are exact.
     """
     gram = (users * fixed[:, None]).T @ users
-    pull = loss.centre * (fixed @ users)
+    pull = loss.centre * ((fixed - loss.weight[0]) @ users)
     if loss.frobenius:
         return Shared((1 - loss.beta) * gram, pull)
     return Shared(gram, pull + (loss.beta / loss.items) * (gram @ total))

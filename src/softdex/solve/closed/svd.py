@@ -46,7 +46,10 @@ def why_not(loss: Quadratic) -> str | None:
         )
     if loss.beta > 1 or (loss.frobenius and loss.beta == 1):
         return f"with beta={loss.beta:g} the loss may have no minimum"
-    plain = rg(loss.items, alpha=0, lam=loss.lam, nu=loss.nu)
+    scores = loss.weight[0]
+    if scores > 0 and loss.frobenius:
+        return "reg='scores' takes the exact interaction only"
+    plain = rg(loss.items, alpha=0, lam=0 if scores > 0 else loss.lam, nu=loss.nu, scores=scores)
     if replace(loss, beta=0, frobenius=False) != plain:
         return "the weights are not those of RG2"
     return None
@@ -81,6 +84,8 @@ def closed_form(
     Returns:
         P (U, dim), Q (N, dim).
 
+    With a regulariser of all scores instead of the vectors it is `full_matrix_form`.
+
     Relations: exact RGx has the minimum of RG2. With interaction='frobenius' it is that of RG2 with
     both factors divided by (1 - beta)^1/2.
     """
@@ -90,6 +95,11 @@ def closed_form(
     items = matrix.shape[1]
     if items != loss.items:
         raise ShapeError(f"svd: expected a log of {loss.items} items, got {items}.")
+    if loss.weight[0] > 0:
+        return full_matrix_form(
+            matrix, loss.weight[0], dim,
+            seed=seed, iterations=iterations, oversample=oversample, tolerance=tolerance,
+        )  # fmt: skip
     total = row_sums(matrix)
     scale = _over(items, 2 * total) ** 0.5
     left, values, right = truncated_svd(

@@ -31,13 +31,14 @@ class Batch(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Queries, the target of each, (Q,) or (Q, L), its weight in the loss, and a scalar that the
-    encoder adds to the loss, if any."""
+    """Queries, the target of each, (Q,) or (Q, L), its weight in the loss, a scalar that the
+    encoder adds to the loss, if any, and the users (Q,) of losses that read them."""
 
     query: Any
     target: Tensor
     weight: Tensor
     penalty: Tensor | None = None
+    users: Tensor | None = None
 
 
 class Feed(Protocol):
@@ -103,7 +104,7 @@ class Events:
     def ask(self, encoder: Any, at: Tensor, generator: torch.Generator) -> Asked:
         """One query per event; an encoder that reads histories leaves the target out."""
         users, target, weight = self.batch(at, generator)
-        return Asked(encoder(users, leave_out=target), target, weight)
+        return Asked(encoder(users, leave_out=target), target, weight, users=users)
 
     def extent(self, batch: int, encoder: Any) -> tuple[int, int, int]:
         """One query and one target per event."""

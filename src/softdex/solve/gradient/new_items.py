@@ -49,7 +49,8 @@ def fit_new_items(
         count: events n per user (U,).
         mass: L (U,).
         events: c, new items x users.
-        offsets: of the new items (M,), if the scorer has any.
+        offsets: of the new items (M,), if the scorer has any; not used where the rows of the item
+            table determine them (`offsets_of`).
     """
     known = scorer.items.weight
     middle, spread = known.mean(0), known.var(0, correction=0).clamp(min=1e-6)
@@ -61,9 +62,10 @@ def fit_new_items(
         own = torch.from_numpy(part).to(known.device)
         x = middle.repeat(own.shape[1], 1).requires_grad_()
         given = 0.0 if offsets is None else offsets[start : start + BLOCK]
+        of_rows = getattr(scorer, "offsets_of", lambda rows, given=given: given)
 
-        def loss(x: Tensor = x, own: Tensor = own, given: Tensor | float = given) -> Tensor:
-            s = query @ scorer.directions(x).T + given
+        def loss(x: Tensor = x, own: Tensor = own) -> Tensor:
+            s = query @ scorer.directions(x).T + of_rows(x)  # noqa: B023
             fit = (softplus(s - mass[:, None]) * (count[:, None] + own) - own * s).sum()
             return fit + ((x - middle).square() / spread).sum() / 2
 

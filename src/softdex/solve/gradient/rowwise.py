@@ -53,7 +53,7 @@ class RowAdam:
         """Apply the gradients since the last step, and clear them."""
         touched = self.table.touched()
         if any(t.ids is None for t in touched):
-            self._update_all(dense(touched))
+            self._update_all(dense(touched, self.table.weight))
         elif touched:
             lookups = sorted_by_row(touched, len(self.table))
             law = *self.betas, self.eps, self.decay
@@ -62,7 +62,7 @@ class RowAdam:
             elif (fused := fused_for(self.table.weight)) is not None:
                 fused.adam(*lookups, self._tables(), self.lr, *law)
             else:
-                self._update(*summed(lookups, len(self.table)))
+                self._update(*summed(lookups, self.table.weight))
             torch.autograd.graph.increment_version(self.table.weight)  # compiled code does not
 
     def _update(self, rows: Tensor, grads: Tensor) -> None:
@@ -117,11 +117,12 @@ class RowAdam:
 
 class Lookups(NamedTuple):
     """Lookups sorted by row: ids (M,), the table's length for padding; per lookup a row of `grads`
-    (R, D), and the weight of that gradient (M,), None: 1."""
+    (R, D), the weight of that gradient (M,), None: 1, and that of the row itself (M,), None: 0."""
 
     ids: Tensor
     source: Tensor
     weight: Tensor | None
+    pull: Tensor | None
     grads: Tensor
 
 
@@ -134,29 +135,48 @@ def sorted_by_row(touched: list[Touched], size: int) -> Lookups:
         sources.append(own + start)
         start += len(t.grad)
     ids, order = torch.where(ids < 0, size, ids).int().sort(stable=True)
-    weight = None
-    if any(t.weight is not None for t in touched):
-        ones = torch.ones_like(touched[0].grad[:1, 0])
-        parts = [ones.expand(len(t.ids)) if t.weight is None else t.weight for t in touched]  # type: ignore[arg-type]
-        weight = torch.cat(parts)[order]
-    return Lookups(ids, torch.cat(sources)[order], weight, torch.cat([t.grad for t in touched]))
+    weight, pull = _joined(touched, "weight", 1.0), _joined(touched, "pull", 0.0)
+    return Lookups(
+        ids,
+        torch.cat(sources)[order],
+        None if weight is None else weight[order],
+        None if pull is None else pull[order],
+        torch.cat([t.grad for t in touched]),
+    )
 
 
-def summed(lookups: Lookups, size: int) -> tuple[Tensor, Tensor]:
-    """Sum gradients by row.
+def _joined(touched: list[Touched], name: str, missing: float) -> Tensor | None:
+    """Join a number per lookup; None where no lookup has one."""
+    each = [getattr(t, name) for t in touched]
+    if all(numbers is None for numbers in each):
+        return None
+    other = torch.full_like(touched[0].grad[:1, 0], missing)
+    return torch.cat(
+        [
+            other.expand(len(t.ids)) if numbers is None else numbers  # type: ignore[arg-type]
+            for t, numbers in zip(touched, each, strict=True)
+        ]
+    )
+
+
+def summed(lookups: Lookups, table: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum gradients by row of a table.
 
     Returns:
         rows (P,) and gradients (P, D), P the smaller of the number of lookups and of rows: each
         row once, then -1 with a zero gradient. Shapes depend on the batch's shape alone, so
         nothing waits for the device.
     """
-    ids, source, weight, grads = lookups
+    ids, source, weight, pull, grads = lookups
+    size = len(table)
     places, real = min(len(ids), size), ids < size
     place = torch.nn.functional.pad((ids[1:] != ids[:-1]).cumsum(0), (1, 0)).clamp(max=places - 1)
     rows = torch.full((places,), -1, device=ids.device)
     rows.scatter_reduce_(0, place, torch.where(real, ids, -1).long(), "amax")
     each = real if weight is None else real * weight
     values = grads[source] * each.unsqueeze(1)
+    if pull is not None:
+        values += (real * pull).unsqueeze(1) * table[ids.clamp(max=size - 1)]
     return rows, torch.zeros_like(values[:places]).index_add_(0, place, values)
 
 
@@ -164,12 +184,13 @@ def _on_cpu(
     lookups: Lookups, tables: tuple[Tensor, ...], law: tuple[float, float, float, float, float]
 ) -> None:
     """Sum and update in compiled code, each row by one thread."""
-    ids, source, weight, grads = lookups
+    ids, source, weight, pull, grads = lookups
     threads = max(1, min(torch.get_num_threads(), len(ids) * grads.shape[1] // WORTH_A_THREAD))
     cuts = torch.linspace(0, len(ids), threads + 1).long()[1:-1]
     ends = [0, *torch.searchsorted(ids, ids[cuts]).tolist(), len(ids)]
-    weights = grads[:0, 0] if weight is None else weight
-    arrays = [t.numpy() for t in (ids, source, weights, grads.contiguous(), *tables)]
+    none = grads[:0, 0]
+    each = (none if numbers is None else numbers for numbers in (weight, pull))
+    arrays = [t.numpy() for t in (ids, source, *each, grads.contiguous(), *tables)]
     say_if_compiling(_adam, "the optimiser")
     if threads == 1:
         _adam(*arrays, *law, 0, len(ids))  # type: ignore[call-arg]
@@ -181,18 +202,26 @@ def _on_cpu(
 
 
 @numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"})
-def _adam(ids, source, weight, grads, age, first, second, table, lr, b1, b2, eps, decay, here, end):  # type: ignore[no-untyped-def]
+def _adam(  # type: ignore[no-untyped-def]
+    ids, source, weight, pull, grads, age, first, second, table, lr, b1, b2, eps, decay, here, end
+):
     dim, per_row = table.shape[1], second.shape[1] < table.shape[1]
     total = np.empty(dim, table.dtype)
     while here < end and ids[here] < len(table):
         row = ids[here]
         total[:] = 0
+        pulls = table.dtype.type(0)
         while here < end and ids[here] == row:
             each = weight[here] if len(weight) else table.dtype.type(1)
             gradient = grads[source[here]]
             for d in range(dim):
                 total[d] += each * gradient[d]
+            if len(pull):
+                pulls += pull[here]
             here += 1
+        if pulls != 0:
+            for d in range(dim):
+                total[d] += pulls * table[row, d]
         age[row, 0] += 1
         t = age[row, 0]
         short, long = -np.expm1(t * np.log(b1)), -np.expm1(t * np.log(b2))
@@ -209,7 +238,7 @@ def _adam(ids, source, weight, grads, age, first, second, table, lr, b1, b2, eps
             table[row, d] -= lr * (first[row, d] / short / spread + decay * table[row, d])
 
 
-def dense(touched: list[Touched]) -> Tensor:
+def dense(touched: list[Touched], table: Tensor) -> Tensor:
     """The gradient of the whole table, for steps in which a lookup was of all rows."""
     whole = [t.grad for t in touched if t.ids is None]
     total = torch.stack(whole).sum(0) if len(whole) > 1 else whole[0].clone()
@@ -220,5 +249,8 @@ def dense(touched: list[Touched]) -> Tensor:
             each = real if t.weight is None else real * t.weight
             nowhere = torch.arange(len(real), device=real.device) % len(total)  # adds 0 there
             at = torch.where(t.ids < 0, nowhere, t.ids)
-            total.index_add_(0, at, grads * each.unsqueeze(1))
+            values = grads * each.unsqueeze(1)
+            if t.pull is not None:
+                values += (real * t.pull).unsqueeze(1) * table[at]
+            total.index_add_(0, at, values)
     return total

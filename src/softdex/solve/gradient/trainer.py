@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from softdex.data.interactions import Interactions
 from softdex.encode.features.tower import towers_in
-from softdex.encode.table import tables_in
+from softdex.encode.table import Table, tables_in
 from softdex.errors import DataError
 from softdex.index.contract import Index, copy_into
 from softdex.machine import pick_device
@@ -165,11 +165,20 @@ class Descent(NamedTuple):
         batch, targets, held = feed.extent(size, self.encoder)
         draws = negatives.draws or max(1, min(log.num_items, SCORES_AT_A_TIME // batch))
         weights += 0 if negatives.draws else weights // 3  # all items: a dense gradient
-        rows = batch * (2 + targets) + draws * (1 if negatives.shared else batch)
+        rows, cells = batch * (2 + targets), 5  # vectors, and numbers per score
+        product = getattr(self.scorer, "is_product", False) and not negatives.index.searches
+        if negatives.shared:
+            rows += draws
+        elif product and isinstance(self.parts.scorer.items, Table):
+            cells = 25  # with ids and their order; vectors of own draws are not copied
+        else:  # nor here, but an index that searches needs as much to draw
+            rows += batch * draws
         past += held + batch * draws * int(self.parts.scorer.pair_bytes)
         dim = max(t.dim for t in tables)
         copies = 5 if self.training.per_row else 6
-        return copies * weights + past + 24 * len(log) + 4 * (5 * batch * draws + 6 * rows * dim)
+        return (
+            copies * weights + past + 24 * len(log) + 4 * (cells * batch * draws + 6 * rows * dim)
+        )
 
     def probe(self, log: Interactions, trainer: Any) -> Probe | None:
         """How good the proposal is; a full softmax has none to report on."""
@@ -348,8 +357,10 @@ class Trainer:
             tower.shuffle(self.generator)
         bf16 = self.training.precision == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False):
-            query, target, weight, penalty = self.feed.ask(self.parts.encoder, at, self.generator)
-            losses = self.loss(self.index, query, target, self.generator).float()
+            asked = self.feed.ask(self.parts.encoder, at, self.generator)
+            query, target, weight, penalty, users = asked
+            more = {"users": users} if getattr(self.loss, "reads_users", False) else {}
+            losses = self.loss(self.index, query, target, self.generator, **more).float()
             loss = (losses * weight).sum()
             if penalty is not None:
                 loss = loss + penalty
