@@ -75,10 +75,15 @@ def mass(index: Index, query: Any, seed: int) -> None:
 
 
 def agreement(index: Index, query: Any, seed: int) -> None:
-    """sample().logq equals log_prob of the drawn ids."""
+    """sample().logq equals log_prob of the drawn ids, and is a constant."""
+    if isinstance(query, Tensor) and query.is_floating_point():
+        query = query.clone().requires_grad_()
     draws = index.sample(query, 50, generator=torch.Generator().manual_seed(seed))
     assert draws.ids.shape == draws.logq.shape == (BATCH, 50)
-    assert torch.allclose(draws.logq, index.log_prob(query, draws.ids), atol=1e-5)
+    logq = index.log_prob(query, draws.ids)
+    assert not draws.logq.requires_grad
+    assert not logq.requires_grad
+    assert torch.allclose(draws.logq, logq, atol=1e-5)
 
 
 def frequency(index: Index, query: Any, seed: int) -> None:

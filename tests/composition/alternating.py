@@ -322,17 +322,27 @@ def check_svd(case: Case) -> None:
     c = torch.from_numpy(plain.confidence())
     items, total = c.shape[1], c.sum(1)
     w = total / (2 * items)
-    wanted = w[:, None].sqrt() * (items * c / total[:, None] - 1)
+    full = o["reg"] == "scores"
+    square = w + (o["lam"] if full else 0.0)  # weight of a squared score
+    wanted = w[:, None] / square[:, None].sqrt() * (items * c / total[:, None] - 1)
     left, values, right = torch.linalg.svd(wanted, full_matrices=False)
-    kept = (values - o["lam"] * (items * w.sum()) ** 0.5).clamp(min=0)[: o["dim"]]
+    less = 0.0 if full else o["lam"] * (items * w.sum()) ** 0.5
+    kept = (values - less).clamp(min=0)[: o["dim"]]
     assert bool((kept > 0).any())
     shrunk = 1 - o["beta"] if o["interaction"] == "frobenius" else 1.0
-    scores = left[:, : o["dim"]] * kept / shrunk @ right[: o["dim"]] / w[:, None].sqrt()
+    scores = left[:, : o["dim"]] * kept / shrunk @ right[: o["dim"]] / square[:, None].sqrt()
     past = [{i for i, _ in plain.history(u)} for u in range(len(plain.users))]
     lists = {plain.users[u]: best(scores[u].tolist(), 4, past[u]) for u in range(len(past))}
     same_lists(model.recommend(plain.users, k=4), plain.items, lists)
     p, q = (t.double() for t in (model.encoder.vectors.weight, model.index.scorer.items.weight))
     near(p @ q.T, scores)
+    if full:  # a stranger's vector has the minimum of its own row
+        size = 1 / (2 * items)
+        goal = torch.full((items,), -1.0, dtype=torch.float64)
+        goal[3] += items
+        y = torch.linalg.solve((size + o["lam"]) * q.T @ q, size * q.T @ goal)
+        asked = model.recommend(history=[[plain.items[3]]], k=4)
+        same_lists(asked, plain.items, {0: best((q @ y).tolist(), 4, {3})})
 
 
 # inside ------------------------------------------------------------------------------------------
@@ -364,5 +374,7 @@ CASES: list[Case] = [
     _als("rgx", steps=3, beta=0.7, alpha=0.2, reg="sum_w", dim=5, seed=9, sampled=5),
     _als("rgx", steps=0, beta=0.4, interaction="frobenius", lam=0.05),
     Case("rg2", {"solver": "svd", "alpha": 0.0, "lam": 0.15}, check_svd),
+    Case("rg2", {"solver": "svd", "alpha": 0.0, "lam": 0.15, "reg": "scores"}, check_svd),
+    Case("rgx", {"solver": "svd", "alpha": 0.0, "lam": 0.3, "reg": "scores"}, check_svd),
     Case("rgx", SHRUNK | {"solver": "svd", "alpha": 0.0, "lam": 0.1, "reg": "sum_w"}, check_svd),
 ]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 import softdex as sdx
 from composition.loops import Leaves, Ran, check_lists, check_run, check_step, close, trained
+from composition.losses import Row, numbers_of, row_loss, sparsemax
 from composition.products import Pair, featured, living, offsets, start_of
 from composition.proposals import check_frequencies, check_index, draws_of, log_law, shared
 from composition.suite import Case, row
@@ -25,10 +24,12 @@ def check(case: Case, log: sdx.Interactions | None = None) -> None:
     asked = case.options.get("features") or case.options.get("user_features")
     ran = trained(case, featured() if asked else log)
     objective = ran.options["objective"]
-    if ran.options["index"] == "auto":  # the log is small: all items, or draws for the whole batch
-        ran.options["index"] = "full" if objective == "ssm" else "uniform"
+    if ran.options["index"] == "auto":  # the log is small: all items, or uniform draws
+        ran.options["index"] = "full" if objective in ("ssm", "sparsemax") else "uniform"
     full = objective == "softmax" or ran.options["index"] == "full"
-    ran.options["objective"] = "softmax" if full else objective
+    if full:
+        ran.options["index"] = "full"
+        ran.options["objective"] = "softmax" if objective == "ssm" else objective
     check_start(ran)
     check_run(ran, len(ran.facts.user))
     drawn, laws = [0.0] * ran.log.num_items, []
@@ -43,7 +44,7 @@ def check(case: Case, log: sdx.Interactions | None = None) -> None:
 def check_start(ran: Ran) -> None:
     """The tables before the first step are those of the seed."""
     found = ran.steps[0].before
-    for name, tensor in start_of(ran).items():
+    for name, tensor in (start_of(ran) | numbers_of(ran)).items():
         if tensor.numel():
             close(found[f"model.{name}"], tensor, f"{name} before the first step")
 
@@ -56,7 +57,7 @@ def check_served(ran: Ran, state: dict[str, Tensor] | None = None) -> None:
         check_lists(ran, end.__getitem__)
         return
     check_lists(ran, end.__getitem__, AFTER, lambda history: pair.scores(pair.query(-1, history)))
-    encoder: Any = ran.model.encoder  # reads the items that are served, and no copy
+    encoder = ran.model.encoder  # reads the items that are served, and no copy
     assert encoder.items is ran.model.index.scorer.items
 
 
@@ -102,10 +103,12 @@ def _check(ran: Ran, number: int, drawn: list[float]) -> list[tuple[int, list[fl
     loss = torch.zeros((), dtype=torch.float64)
     for b, (user, target, weight) in enumerate(batch):
         query = pair.projected(pair.query(user, ran.facts.histories[user], target))
-        own = score(pair, query, target)
-        if options["objective"] == "softmax":
-            every = [score(pair, query, i) for i in range(pair.items)]
-            loss = loss + weight * (torch.stack([every[i] for i in alive]).logsumexp(0) - own)
+        if options["index"] == "full":
+            every = [pair.score(query, i) for i in range(pair.items)]
+            own, others = every[target], [every[i] for i in alive]
+            mass = sparsemax(own, others) if options["objective"] == "sparsemax" else None
+            each = torch.stack(others).logsumexp(0) - own if mass is None else mass
+            loss = loss + weight * each
             all_rows(leaves)
             continue
         ids, logq = draws_for(ran, number, b)
@@ -115,9 +118,7 @@ def _check(ran: Ran, number: int, drawn: list[float]) -> list[tuple[int, list[fl
             laws.append((len(ids), law))
             for i in ids:
                 drawn[i] += 1
-        each = {i: score(pair, query, i) for i in set(ids)}
-        others = torch.stack([each[i] for i in ids])
-        loss = loss + weight * row_loss(options, own, others, ids, law, target)
+        loss = loss + weight * row_loss(ran, pair, leaves, Row(user, query, target, ids, law))
     salts = [n.removeprefix("model.") for n in step.before if n.endswith(".salt")]
     check_step(ran, number, leaves, loss, moving=salts)
     return laws
@@ -159,46 +160,12 @@ def after_shuffles(ran: Ran, number: int) -> torch.Generator:
     return generator
 
 
-def score(pair: Pair, projected: Tensor, item: int) -> Tensor:
-    """The score of an item."""
-    return projected @ pair.direction(item) + pair.offset(item)
-
-
-def row_loss(
-    options: dict[str, Any],
-    own: Tensor,
-    others: Tensor,
-    ids: list[int],
-    law: Sequence[float],
-    target: int,
-) -> Tensor:
-    """The loss of a row against its draws, without those that are its target."""
-    objective, softplus = options["objective"], torch.nn.functional.softplus
-    logq = torch.tensor([law[i] for i in ids], dtype=torch.float64)
-    misses = [n for n, i in enumerate(ids) if i != target]
-    kept = others[misses]
-    if objective == "ssm" and options["correct"] == "all":
-        corrected = own - law[target]
-        return torch.cat([corrected.view(1), others - logq]).logsumexp(0) - corrected
-    if objective == "bce":
-        return softplus(-own) + softplus(kept).sum() / max(1, len(kept))
-    if not misses:
-        return 0 * own
-    if objective == "ssm":
-        rest = math.log1p(-math.exp(law[target])) - math.log(len(misses))
-        return torch.cat([own.view(1), kept - logq[misses] + rest]).logsumexp(0) - own
-    if objective == "bpr":
-        return softplus(kept - own).mean()
-    if objective == "dns":
-        return softplus(kept.max() - own)
-    assert objective == "self_adversarial"
-    return (kept.detach().softmax(0) * softplus(kept - own)).sum()
-
-
 def offsets_now(pair: Pair) -> list[float]:
     """What is added to the score of each item, as numbers."""
     if pair.bias is not None:
         return [float(x) for x in pair.bias.weight]
+    if pair.euclidean:
+        return [float(pair.offset(i)) for i in range(pair.items)]
     return offsets(pair.ran) if pair.cosine else [0.0] * pair.items
 
 
@@ -209,7 +176,7 @@ def _directions(ran: Ran, state: dict[str, Tensor]) -> Tensor:
 
 def _offsets(ran: Ran, state: dict[str, Tensor]) -> list[float] | None:
     pair = Pair(ran, state)
-    known = pair.bias is not None or (pair.cosine and any(offsets(ran)))
+    known = pair.bias is not None or pair.euclidean or (pair.cosine and any(offsets(ran)))
     return offsets_now(pair) if known else None
 
 
@@ -218,37 +185,77 @@ MIX = {"encoder": "mix", "share": 0.3, "max_history": 2}
 COSINE = {"temperature": 0.4, "prior": 0.3}
 POPULAR = {"index": "popularity", "power": 0.8, "negatives": 6}
 WORDS = {"codewords": 3, "refit_every": 3, "negatives": 6}
-ALL = {"features": "all", "user_features": ["city"]}
-GENRE = {"features": ["genre"], "ids": "drop"}
+RANKS = {"index": "factor_ranks", "rank_scale": 2.0, "refit_every": 3, "negatives": 6}
+ALL = {"features": "all", "user_features": ["city"], "id_dropout": 0.4}
+GENRE = {"features": ["genre"], "ids": "drop", "encoder": "history"}
+LOG, COUNT = {"popularity": "log"}, {"popularity": "count"}
+MIXED = {"smooth": 0.5, **MIX, **COSINE, **SLOW}
+FAR = {"score": "euclidean", "lr": 0.3}  # so that some points would leave the ball
 CASES = [
-    row("softmax", check, smooth=0.5, **MIX, **COSINE, **SLOW),
+    row("softmax", check, **MIXED),
     row("softmax", check, score="dot_bias", encoder="history", decay=0.1),
-    row("softmax", check, **ALL, id_dropout=0.4),
-    row("softmax", check, **GENRE, user_features="all", score="dot"),
+    row("softmax", check, **ALL),
+    row("softmax", check, **GENRE | {"encoder": "user"}, user_features="all", score="dot"),
+    row("softmax", check, **FAR),
     row("ssm", check),
-    row("ssm", check, smooth=0.5, **MIX, **COSINE, **SLOW, **POPULAR),
-    row("ssm", check, correct="all", **ALL, id_dropout=0.4, negatives=7),
-    row("ssm", check, **GENRE, user_features="all", index="imi_popularity", power=0.8, **WORDS),
+    row("ssm", check, **MIXED, **POPULAR),
+    row("ssm", check, correct="all", **ALL, negatives=7, shared=False),
+    row("ssm", check, **GENRE | {"encoder": "user"}, user_features="all", index="imi_popularity",
+        power=0.8, **WORDS),
     row("ssm", check, index="imi_uniform", score="dot_bias", encoder="history", lr=0.1, **WORDS),
     row("ssm", check, index="imi_uniform", correct="all", encoder="mix", lr=0.1, **WORDS),
     row("ssm", check, index="imi_exact", score="dot", seed=1, **WORDS),
+    row("ssm", check, index="imi_exact", **FAR, **WORDS),
+    row("ssm", check, index="imi_popularity", **COUNT, **WORDS),
     row("ssm", check, index="kernel", refit_every=3, negatives=6, lr=0.1),
+    row("ssm", check, **RANKS, lr=0.1, prior=0.0),
+    row("ssm", check, index="popularity", shared=False, **LOG, negatives=6),
     row("ssm", check, index="full", prior=0.0),
     row("ssm", check, index="auto"),
-    row("bpr", check, smooth=0.5, **MIX, **COSINE, **SLOW, **POPULAR),
-    row("bpr", check, index="imi_popularity", power=0.2, score="dot_bias", encoder="mix", **WORDS),
-    row("bpr", check, **ALL, id_dropout=0.4, index="auto", negatives=2),
-    row("bpr", check, **GENRE, encoder="history", score="dot"),
-    row("bce", check, smooth=0.5, **MIX, score="cosine", **COSINE, **SLOW, **POPULAR),
+    row("bpr", check, **MIXED, **POPULAR),
+    row("bpr", check, index="imi_popularity", **LOG, score="dot_bias", encoder="mix", **WORDS),
+    row("bpr", check, **ALL, index="auto", negatives=2, shared=True),
+    row("bpr", check, **GENRE, score="dot", **RANKS),
+    row("bpr", check, **FAR, negatives=5),
+    row("bce", check, **MIXED, score="cosine", **POPULAR),
     row("bce", check, index="kernel", refit_every=3, score="dot_bias", negatives=7),
-    row("bce", check, **ALL, id_dropout=0.4, negatives=5),
-    row("bce", check, **GENRE, encoder="history", index="imi_uniform", **WORDS),
-    row("dns", check, smooth=0.5, **MIX, **COSINE, **SLOW, **POPULAR),
+    row("bce", check, **ALL, negatives=5, shared=True, index="popularity", **COUNT),
+    row("bce", check, **GENRE, index="imi_uniform", **WORDS),
+    row("bce", check, **RANKS, score="dot_bias", lr=0.1),
+    row("dns", check, **MIXED, **POPULAR),
     row("dns", check, index="imi_exact", score="dot_bias", **WORDS),
-    row("dns", check, **ALL, id_dropout=0.4, negatives=5),
-    row("dns", check, **GENRE, encoder="history", negatives=2),
-    row("self_adversarial", check, smooth=0.5, **MIX, **COSINE, **SLOW, **POPULAR),
+    row("dns", check, **ALL, negatives=6, shared=True, index="popularity", **LOG),
+    row("dns", check, **GENRE, **RANKS | {"negatives": 2}),
+    row("self_adversarial", check, **MIXED, **POPULAR),
     row("self_adversarial", check, index="imi_uniform", score="dot_bias", **WORDS),
-    row("self_adversarial", check, **ALL, id_dropout=0.4, negatives=5),
-    row("self_adversarial", check, **GENRE, encoder="history", negatives=2),
-]
+    row("self_adversarial", check, **ALL, negatives=5, shared=True, index="popularity", **LOG),
+    row("self_adversarial", check, **GENRE, **RANKS),
+    row("warp", check, **MIXED, **POPULAR, score="cosine", margin=0.6, rank_weight="log"),
+    row("warp", check, index="imi_uniform", score="dot_bias", lr=0.1, margin=0.2, **WORDS),
+    row("warp", check, **ALL, negatives=7, shared=True, index="popularity", **COUNT),
+    row("warp", check, **GENRE, **RANKS, rank_weight="log"),
+    row("warp", check, score="cosine"),
+    row("pris", check, **MIXED, **POPULAR, score="cosine"),
+    row("pris", check, index="imi_popularity", **LOG, score="dot_bias", lr=0.1, **WORDS),
+    row("pris", check, **ALL, negatives=7, shared=True, index="popularity", **COUNT),
+    row("pris", check, **GENRE, **RANKS),
+    row("aobpr", check, **MIXED, negatives=6, rank_scale=1.5, refit_every=3),
+    row("aobpr", check, score="dot_bias", negatives=5, rank_scale=4.0, refit_every=2, lr=0.1),
+    row("aobpr", check, **ALL, rank_scale=3.0),
+    row("aobpr", check, **GENRE, **COSINE, refit_every=3, lr=0.1),
+    row("uib", check, **MIXED, **POPULAR, score="cosine", link="hinge"),
+    row("uib", check, index="imi_uniform", score="dot_bias", lr=0.1, **WORDS),
+    row("uib", check, **ALL, negatives=7, shared=True, index="popularity", **COUNT),
+    row("uib", check, **GENRE, **RANKS, link="hinge"),
+    row("sml", check, **MIX, **SLOW | {"lr": 0.3}, smooth=0.5, **POPULAR, most_margin=0.7),
+    row("sml", check, index="imi_uniform", lr=0.2, symmetry=0.6, reward=0.3, **WORDS),
+    row("sml", check, **ALL, negatives=7, shared=True, index="popularity", **COUNT, lr=0.3),
+    row("sml", check, **GENRE, **RANKS, lr=0.1, symmetry=0.4),
+    row("sparsemax", check, **MIXED, score="cosine"),
+    row("sparsemax", check, **ALL, lr=0.3),
+    row("sparsemax", check, index="auto", score="cosine", temperature=0.2),
+    row("sparsemax", check, **GENRE, index="popularity", **LOG, shared=True, negatives=6),
+    row("sparsemax", check, index="popularity", power=0.9, score="cosine", negatives=6),
+    row("sparsemax", check, index="imi_uniform", score="dot", lr=0.1, **WORDS),
+    row("sparsemax", check, **RANKS, score="cosine"),
+]  # fmt: skip

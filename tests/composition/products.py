@@ -154,6 +154,7 @@ class Pair:
 
         self.user, self.item = vectors("encoder.vectors", "user"), vectors(part, "item")
         self.cosine, self.bias = given["score"] == "cosine", None
+        self.euclidean = given["score"] == "euclidean"
         if given["score"] == "dot_bias":
             kept = Rows(state["model.scorer.bias.weight"], learns=False)
             self.bias = kept if leaves is None else leaves.tables["scorer.bias"]
@@ -176,6 +177,8 @@ class Pair:
 
     def projected(self, query: Tensor) -> Tensor:
         """What directions are multiplied with."""
+        if self.euclidean:  # 2 q . x - |x|^2 ranks by the distance
+            return 2 * query / query.norm().clamp(min=1)
         if not self.cosine:
             return query
         return query / query.norm().clamp(min=1e-12) / self.ran.options["temperature"]
@@ -183,18 +186,26 @@ class Pair:
     def _direction(self, item: int) -> Tensor:
         """The vector of an item as it is scored."""
         vector = self.item(item)
+        if self.euclidean:
+            return vector / vector.norm().clamp(min=1)
         return vector / vector.norm().clamp(min=1e-12) if self.cosine else vector
 
     def offset(self, item: int) -> Tensor | float:
         """What is added to the score of an item."""
         if self.bias is not None:
             return self.bias[item][0]
+        if self.euclidean:
+            return -self.direction(item).square().sum()
         return offsets(self.ran)[item] if self.cosine else 0.0
+
+    def score(self, projected: Tensor, item: int) -> Tensor:
+        """The score of an item for a projected query."""
+        return projected @ self.direction(item) + self.offset(item)
 
     def scores(self, query: Tensor) -> list[float]:
         """The scores of all items for a query."""
         projected = self.projected(query)
-        return [float(projected @ self.direction(i) + self.offset(i)) for i in range(self.items)]
+        return [float(self.score(projected, i)) for i in range(self.items)]
 
 
 def offsets(ran: Ran) -> list[float]:
@@ -217,7 +228,7 @@ def start_of(ran: Ran) -> dict[str, Tensor]:
     """The tables before the first step, by the seed."""
     given, found = ran.options, {}
     generator = torch.Generator().manual_seed(given["seed"])
-    scale = (0.3 if given["score"] == "cosine" else 0.1) / math.sqrt(given["dim"])
+    scale = (0.3 if given["score"] in ("cosine", "euclidean") else 0.1) / math.sqrt(given["dim"])
     items = "scorer.items" if given["encoder"] == "user" else "encoder.items"
     for part, what in (("encoder.vectors", "user"), (items, "item")):
         columns = columns_of(ran, what)

@@ -18,7 +18,11 @@ SIGMAS = 6.0  # of the number of times an item is drawn
 
 def shared(ran: Ran) -> bool:
     """Whether a batch shares its draws."""
-    return bool(ran.options["index"] in ("uniform", "popularity"))
+    given = ran.options["shared"]
+    if given is not None:
+        return bool(given)
+    sampled_softmax = ran.options.get("objective", "ssm") == "ssm"  # an autoencoder's, too
+    return sampled_softmax and ran.options["index"] in ("uniform", "popularity")
 
 
 def draws_of(ran: Ran) -> int:
@@ -38,10 +42,12 @@ def log_law(
     word, counts = ran.options["index"], ran.facts.counts
     if word == "kernel":
         return _kernel(index["gram"], query, directions, living)
+    if word == "factor_ranks":
+        return _factor_ranks(ran, index, query, living)
     weight = dict.fromkeys(living, 0.0)
     for i in living:
         if word == "popularity":
-            weight[i] = ran.options["power"] * math.log(counts[i] + 1)
+            weight[i] = _log_popularity(ran, counts[i])
         elif word == "imi_exact":
             weight[i] = float(query @ directions[i]) + offsets[i]
         elif word.startswith("imi"):
@@ -77,6 +83,34 @@ def _kernel(gram: Tensor, z: Tensor, directions: Tensor, living: Sequence[int]) 
     ]
 
 
+def _factor_ranks(
+    ran: Ran, index: dict[str, Tensor], query: Tensor, living: Sequence[int]
+) -> list[float]:
+    """A factor by its part in the score as of the last refit, then a rank, from the end that the
+    query likes."""
+    scale, spread = ran.options["rank_scale"], index["spread"].tolist()
+    z = [*query.tolist(), 1.0][: len(spread)]  # offsets are a factor that every query likes
+    part = [abs(a) * s for a, s in zip(z, spread, strict=True)]
+    chance = [math.exp(-rank / scale) for rank in range(len(living))]
+    found = [-math.inf] * ran.log.num_items
+    for i in living:
+        place = zip(z, index["place"][i].tolist(), strict=True)
+        rank = [at if a >= 0 else len(living) - 1 - at for a, at in place]
+        q = sum(w * chance[r] for w, r in zip(part, rank, strict=True))
+        found[i] = math.log(q / sum(part) / sum(chance))
+    return found
+
+
+def _log_popularity(ran: Ran, count: int, *, smooth: bool = True) -> float:
+    """The log of the weight of an item by its count; powers are of smoothed counts, but for those
+    in cells."""
+    word, seen = ran.options["popularity"], max(count, 0.5)
+    if word == "log":
+        return math.log(math.log1p(seen))
+    power = ran.options["power"] if word == "power" else 1.0
+    return float(power * math.log(count + 1 if smooth else seen))
+
+
 def check_frequencies(counts: Sequence[float], laws: Sequence[tuple[int, list[float]]]) -> None:
     """Items are drawn as often as they should: `laws` has the number of draws and log q of each."""
     for item, count in enumerate(counts):
@@ -94,7 +128,6 @@ def check_index(
     directions: Callable[[dict[str, Tensor]], Tensor],
     offsets: Callable[[dict[str, Tensor]], list[float] | None],
     living: Sequence[int],
-    popularity: str = "power",
 ) -> None:
     """The index of every step is that of the last refit: before the first step, and then after
     every `refit_every` steps, on the vectors of that moment. A multi-index serves, refitted once
@@ -105,12 +138,11 @@ def check_index(
         directions: item vectors (I, D) as they are scored, of a state.
         offsets: per item, of a state; None: there are none.
         living: the items in the index.
-        popularity: weight of an item in its cell.
     """
     steps, served = ran.steps, ran.model.index
 
     def refit(old: dict[str, Tensor], state: dict[str, Tensor], items: Sequence[int]) -> Any:
-        return _refit(ran, old, directions(state), offsets(state), items, popularity)
+        return _refit(ran, old, directions(state), offsets(state), items)
 
     start = steps[0].before
     wanted = refit(_built(ran, directions(start)), start, living)
@@ -145,26 +177,40 @@ def _refit(
     points: Tensor,
     given: list[float] | None,
     living: Sequence[int],
-    popularity: str,
 ) -> dict[str, Tensor]:
     """An index after a refit to these vectors and offsets."""
     word = ran.options["index"]
     if word == "kernel":
         return {"gram": _grams(points, living)}
+    if word == "factor_ranks":
+        return _ranks(ran, points, given, living)
     if not word.startswith("imi"):
         return {}
     words = books(points, old["words"], 4)
     if word == "imi_popularity":
-        seen = [max(count, 0.5) for count in ran.facts.counts]
-        power = ran.options["power"]
-        kinds: dict[str, Callable[[float], float]] = {
-            "count": lambda c: c, "log": math.log1p, "power": lambda c: c**power
-        }  # fmt: skip
-        given = [math.log(kinds[popularity](count)) for count in seen]
+        given = [_log_popularity(ran, count, smooth=False) for count in ran.facts.counts]
     weights = [0.0] * len(points) if given is None else given
     floor = max(weights[i] for i in living) - FLOOR
     logw = torch.tensor([max(w, floor) for w in weights])
     return {"words": words, "cell": cells_of(points, words), "logw": logw}
+
+
+def _ranks(
+    ran: Ran, points: Tensor, given: list[float] | None, living: Sequence[int]
+) -> dict[str, Tensor]:
+    """The place of every item in each factor, offsets being one more, and the deviations."""
+    factors = points.T.tolist() + ([] if given is None else [given])
+    place = torch.zeros(len(points), len(factors))
+    for f, values in enumerate(factors):
+        for rank, i in enumerate(sorted(living, key=lambda i, v=values: -v[i])):
+            place[i, f] = rank
+    mean = [sum(v[i] for i in living) / len(living) for v in factors]
+    squares = [
+        sum((v[i] - m) ** 2 for i in living) / len(living)
+        for v, m in zip(factors, mean, strict=True)
+    ]
+    scale = torch.tensor(ran.options["rank_scale"])
+    return {"place": place, "spread": torch.tensor(squares).sqrt(), "scale": scale}
 
 
 def _grams(points: Tensor, living: Sequence[int]) -> Tensor:

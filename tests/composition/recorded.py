@@ -116,4 +116,6 @@ def _summed(table: Table, found: list[Touched]) -> Tensor:
                 source = m if touched.source is None else int(touched.source[m])
                 each = 1.0 if touched.weight is None else float(touched.weight[m])
                 total[row] += each * touched.grad[source].double()
+                if touched.pull is not None:
+                    total[row] += float(touched.pull[m]) * table.weight[row].double()
     return total

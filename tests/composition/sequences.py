@@ -25,14 +25,8 @@ from composition.towers import Resampled
 from softdex.solve.gradient import in_batch
 
 SMALL = {
-    "dim": 4,
-    "epochs": 2,
-    "batch_size": 3,
-    "lr": 0.05,
-    "lr_end": 0.5,
-    "seed": 5,
-    "device": "cpu",
-}
+    "dim": 4, "epochs": 2, "batch_size": 3, "lr": 0.05, "lr_end": 0.5, "seed": 5, "device": "cpu",
+}  # fmt: skip
 IN_BATCH = ("ssl", "ssl_pop", "mns", "g_tower", "bir", "xir")
 
 
@@ -275,6 +269,7 @@ def _losses(
     still = Model(w, step.before, salt=step.after)
     directions = torch.stack([still.item(i) for i in range(len(w.plain.items))]).detach()
     index = {n.removeprefix("index."): t for n, t in step.before.items() if "index." in n}
+    [model.item(i) for i in set(draws.ids.flatten().tolist())]  # padding looks its draws up, too
     found = []
     for row, q, y, _ in chosen:
         law = log_law(w.ran, index, q.detach(), directions, [0.0] * len(directions), alive)
@@ -366,24 +361,22 @@ def _case(recipe: str, **options: Any) -> Case:
 
 
 OWN = {"lr": 0.03, "lr_end": 1.0, "decay": 0.1, "per_row": True, "seed": 8, "batch_size": 2}
-IMI = {"index": "imi_popularity", "codewords": 2, "refit_every": 2, "power": 0.8, "negatives": 7}
+CELLS = {"index": "imi_popularity", "codewords": 2}
+IMI = {**CELLS, "refit_every": 2, "power": 0.8, "negatives": 7}
 FEATURED = {"features": "all", "id_dropout": 0.8, "negatives": 6, "batch_size": 2}
 SHALLOW = {"layers": 1, "hidden": 5}
+DRAWN = {"objective": "ssm", "index": "uniform", "negatives": 5}
+POPULAR = {"index": "popularity", "negatives": 6}
+RANKS = {"index": "factor_ranks", "rank_scale": 2.0, "refit_every": 2, "negatives": 6}
 CASES: list[Case] = [
     _case("sasrec"),
     _case("sasrec", **SHALLOW, heads=1, dropout=0.0, max_history=3, epochs=3, **OWN),
-    _case("sasrec", objective="ssm", index="popularity", power=0.8, negatives=6, positions=5),
+    _case("sasrec", objective="ssm", **POPULAR, power=0.8, positions=5),
     _case("sasrec", **SHALLOW, objective="ssm", **IMI),
     _case("sasrec", **SHALLOW, features=["genre", "price"], id_dropout=0.4, dropout=0.4),
-    _case(
-        "sasrec",
-        **SHALLOW,
-        features="all",
-        ids="drop",
-        objective="ssm",
-        index="uniform",
-        negatives=5,
-    ),
+    _case("sasrec", **SHALLOW, **DRAWN, features="all", ids="drop", shared=False),
+    _case("sasrec", **SHALLOW, **DRAWN | RANKS),
+    _case("sasrec", **SHALLOW, **DRAWN | CELLS, popularity="count"),
     *(
         _case("sasrec", **SHALLOW, objective=name, positions=7)
         for name in ("ssl", "ssl_pop", "g_tower", "xir")
@@ -395,9 +388,9 @@ CASES: list[Case] = [
     Case("sasrec", {**SMALL, **SHALLOW, **IMI, "objective": "ssm"}, check_warm_start),
     Case("youtube_dnn", {**SMALL, **FEATURED, "epochs": 3, "patience": 0}, check_metrics_per_epoch),
     _case("youtube_dnn", negatives=6, batch_size=None),
-    _case(
-        "youtube_dnn", **OWN, negatives=5, index="popularity", power=0.9, max_history=3, epochs=3
-    ),
+    _case("youtube_dnn", **OWN, **POPULAR | {"power": 0.9}, max_history=3, epochs=3),
+    _case("youtube_dnn", **POPULAR, popularity="log", shared=False),
+    _case("youtube_dnn", **RANKS),
     _case("youtube_dnn", **IMI, positions=4, features="all", ids="drop"),
     _case("youtube_dnn", features=["genre", "price"], id_dropout=0.4, objective="softmax"),
     *(_case("youtube_dnn", objective=name, positions=6) for name in ("ssl_pop", "mns", "bir")),

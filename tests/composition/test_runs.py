@@ -21,6 +21,7 @@ from softdex.model import learn
 from softdex.recipes import catalogue
 from softdex.solve.gradient import rowwise
 
+KINDS = ({"popularity": "count"}, {"popularity": "log"}, {"power": 0.8})
 MIXED = {"encoder": "mix", "negatives": 5, "lr": 0.3, "epochs": 8, "seed": 1}
 
 
@@ -145,8 +146,14 @@ def test_an_item_without_similar_ones_stands_for_itself() -> None:
     matrix.check(row("ssm", matrix.check, negatives=5, smooth=0.9, epochs=3), log)
 
 
-def test_items_without_events_are_trained_as_negatives() -> None:
-    matrix.check(row("ssm", matrix.check, negatives=20), featured())
+CELLS = {"index": "imi_popularity", "codewords": 3}
+
+
+@pytest.mark.parametrize(
+    "more", [{}, *({"index": "popularity"} | kind for kind in KINDS), *(CELLS | k for k in KINDS)]
+)
+def test_items_without_events_are_trained_as_negatives(more: dict[str, Any]) -> None:
+    matrix.check(row("ssm", matrix.check, negatives=20, **more), featured())
 
 
 @pytest.mark.parametrize("encoder", ["user", "mix"])

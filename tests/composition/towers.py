@@ -11,7 +11,7 @@ from torch import Tensor
 
 import softdex as sdx
 from composition.loops import Leaves, Ran, check_run, check_step, close, trained
-from composition.matrix import after_shuffles, batch_of, check_served, check_start, score
+from composition.matrix import after_shuffles, batch_of, check_served, check_start
 from composition.products import Pair, featured, living
 from composition.proposals import books, cells_of, new_books
 from composition.suite import Case, row
@@ -82,7 +82,7 @@ def _check(ran: Ran, number: int, resampled: Resampled) -> None:
         pair.projected(pair.query(user, ran.facts.histories[user], target))
         for user, target, _ in batch
     ]
-    scores = [torch.stack([score(pair, q, i) for i in ids]) for q in queries]
+    scores = [torch.stack([pair.score(q, i) for i in ids]) for q in queries]
     out = [[excluded(options, b, n, ids) for n in range(len(ids))] for b in range(len(batch))]
     counts = [[0] * len(ids) for _ in batch]
     weights = [[0.0] * len(ids) for _ in batch]
@@ -355,4 +355,6 @@ CASES = [
     row("xir", check, batch_size=14),
     row("xir", check, block=3, own="keep", hits="keep"),
     row("ssl_pop", check, batch_size=14),
+    row("ssl_pop", check, score="euclidean", lr=0.3, index="imi"),
+    row("xir", check, score="euclidean", lr=0.3, encoder="history"),
 ]

@@ -71,9 +71,11 @@ def check_tree_start(w: World) -> None:
     elif how == "category":
         assert w.plain.log.item_table is not None
         genres = w.plain.log.item_table["genre"].to_pylist()
-        first = [each[0] if each else None for each in genres]
-        codes = {name: n for n, name in enumerate(dict.fromkeys(first)) if name is not None}
-        code = [-1 if name is None else sorted(codes.values()).index(codes[name]) for name in first]
+        chance = np.random.default_rng(o["seed"]).random(items).tolist()
+        one = [g[int(x * len(g))] if g else None for g, x in zip(genres, chance, strict=True)]
+        assert one != [g[0] if g else None for g in genres], "the case shows nothing"
+        codes = [name for name in dict.fromkeys(one) if name is not None]
+        code = [-1 if name is None else codes.index(name) for name in one]
         draw = np.random.default_rng(o["seed"])
         place = draw.permutation(len(set(code)))[[c + 1 for c in code]].tolist()
         mixed = np.random.default_rng(int(draw.integers(2**62))).permutation(items).tolist()

@@ -31,12 +31,11 @@ def check(case: Case) -> None:
         _check(ran, number, drawn, laws)
     if ran.options["index"] != "full":
         check_frequencies(drawn, laws)
-        every, popularity = range(ran.log.num_items), ran.options["popularity"]
-        check_index(ran, lambda state: state[ITEMS], lambda state: None, every, popularity)
+        check_index(ran, lambda state: state[ITEMS], lambda state: None, range(ran.log.num_items))
     state = ran.steps[-1].after
 
     def served(history: Iterable[int]) -> list[float]:
-        query = _query(state, sorted(set(history)))
+        query = _query(ran, state, sorted(set(history)))
         return [float(query @ vector) for vector in state[ITEMS]]
 
     check_lists(ran, lambda user: served(ran.facts.histories[user]), AFTER, served)
@@ -65,12 +64,16 @@ def start_of(ran: Ran) -> dict[str, Tensor]:
     }
 
 
-def _query(state: dict[str, Tensor], history: list[int]) -> Tensor:
+def _activated(ran: Ran, x: Tensor) -> Tensor:
+    return x.clamp(min=0) if ran.options["activation"] == "relu" else torch.tanh(x)
+
+
+def _query(ran: Ran, state: dict[str, Tensor], history: list[int]) -> Tensor:
     """The query of the latent means of a history."""
     bag = state["model.encoder.bag.weight"]
     bias, mix, mix_bias, out, out_bias = (state[f"model.encoder.{n}"] for n in LAYERS)
     read = sum((bag[i] for i in history), torch.zeros_like(bias)) / math.sqrt(len(history) or 1)
-    latent = torch.tanh(read + bias) @ mix + mix_bias
+    latent = _activated(ran, read + bias) @ mix + mix_bias
     return latent[: len(out)] @ out + out_bias
 
 
@@ -109,7 +112,7 @@ def _check(ran: Ran, number: int, drawn: list[float], laws: list[tuple[int, list
         for n, (item, _) in enumerate(read):
             own = bag[item] / math.sqrt(len(read)) / (1 - given["dropout"])
             total = total + (own if kept[b, n] >= given["dropout"] else 0 * own)
-        middle, spread = (torch.tanh(total + bias) @ mix + mix_bias).chunk(2)
+        middle, spread = (_activated(ran, total + bias) @ mix + mix_bias).chunk(2)
         query = (middle + (spread / 2).exp() * noise[b].double()) @ out + out_bias
         divergence = (middle**2 + spread.exp() - 1 - spread).sum() / 2
         loss = loss + beta * divergence / len(asked) / mean
@@ -157,25 +160,20 @@ def _losses(
 HALF = {"batch_size": 3, "hidden": 5, "latent": 3}
 SLOW = {"lr": 0.03, "lr_end": 0.2, "decay": 0.5}
 WORDS = {"codewords": 3, "refit_every": 2, "negatives": 9}
+RANKS = {"index": "factor_ranks", "rank_scale": 2.0, "refit_every": 2, "negatives": 9}
+LESS = {"dropout": 0.2, "beta": 0.9, "anneal": 3}
 CASES = [
     row("mult_vae", check, **HALF),
-    row(
-        "mult_vae",
-        check,
-        **HALF | SLOW,
-        per_row=True,
-        dropout=0.2,
-        beta=0.9,
-        anneal=3,
-        max_history=3,
-    ),
+    row("mult_vae", check, **HALF | SLOW, **LESS, per_row=True, activation="relu", max_history=3),
     row("fastvae", check),
-    row("fastvae", check, **HALF | SLOW | WORDS, power=0.9, dropout=0.2, beta=0.9, anneal=3),
+    row("fastvae", check, **HALF | SLOW | WORDS, **LESS, power=0.9),
     row("fastvae", check, **HALF | WORDS, popularity="log", per_row=False, max_history=3, lr=0.1),
-    row("fastvae", check, **HALF | WORDS, popularity="count", lr=0.1),
+    row("fastvae", check, **HALF | WORDS, popularity="count", lr=0.1, activation="relu"),
     row("fastvae", check, **HALF | WORDS, index="imi_uniform", lr=0.1),
     row("fastvae", check, **HALF, index="kernel", negatives=9, refit_every=2),
     row("fastvae", check, **HALF, index="popularity", power=0.8, negatives=9),
+    row("fastvae", check, **HALF, index="popularity", popularity="log", shared=False, negatives=9),
+    row("fastvae", check, **HALF, **RANKS, lr=0.1),
     row("fastvae", check, **HALF, index="uniform", negatives=9),
     row("fastvae", check, **HALF | WORDS, index="imi_exact"),
     row("fastvae", check, **HALF, index="auto"),

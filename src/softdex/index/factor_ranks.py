@@ -80,6 +80,7 @@ class FactorRanks:
         for row, column in zip(self._order, place.T, strict=True):
             row[column[living].long()] = living.int()
 
+    @torch.no_grad()
     def sample(
         self, query: Any, n: int, *, generator: torch.Generator | None = None, shared: bool = False
     ) -> Draws:
@@ -100,6 +101,7 @@ class FactorRanks:
         ids = self._order[factor, place].long()
         return Draws(ids, self._law(z, ids))
 
+    @torch.no_grad()
     def log_prob(self, query: Any, ids: Tensor) -> Tensor:
         """Return the log of the mixture over factors, (B, N)."""
         z = self._query(query)
@@ -139,7 +141,6 @@ class FactorRanks:
             column[living[values.argsort(descending=True, stable=True)]] = rank
         return place, points.std(0, correction=0)
 
-    @torch.no_grad()
     def _query(self, query: Any) -> Tensor:
         """Return the projected query, and 1 for the offsets (B, F)."""
         z = self.scorer.project(query).float()
