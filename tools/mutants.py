@@ -202,17 +202,18 @@ def _quiet() -> list[str]:
 
 
 def chosen(seen: dict[str, Any], fault: Fault) -> list[str]:
-    """The tests that call the function of a fault, the shortest first; for a fault outside of
-    functions, or in one that no test is seen to call (compiled code), those that call anything of
-    its file."""
+    """The tests that call the function of a fault, the shortest first; where none is seen to (code
+    outside of functions, or compiled), those that call anything of its file."""
     name = f"{fault.file}::{fault.function}"
-    calls = {test: about["calls"] for test, about in seen.items()}
-    found = [t for t in calls if any(c == name or c.startswith(f"{name}.") for c in calls[t])]
-    if not found:
-        found = [t for t in calls if any(c.startswith(f"{fault.file}::") for c in calls[t])]
-    if fault.function == MODULE and not found:
-        found = [t for t in seen if "composition" in t]
-    return sorted(found, key=lambda test: seen[test]["seconds"])
+    for heads in ((name, f"{name}."), (f"{fault.file}::",)):
+        found = [
+            test
+            for test, about in seen.items()
+            if any(call == name or call.startswith(heads[1:] or heads) for call in about["calls"])
+        ]
+        if found:
+            return sorted(found, key=lambda test: seen[test]["seconds"])
+    return [test for test in seen if "composition" in test]
 
 
 def outcome(tests: list[str], place: Path) -> str:

@@ -57,6 +57,8 @@ def check_served(ran: Ran, state: dict[str, Tensor] | None = None) -> None:
         check_lists(ran, end.__getitem__)
         return
     check_lists(ran, end.__getitem__, AFTER, lambda history: pair.scores(pair.query(-1, history)))
+    encoder = ran.model.encoder  # reads the items that are served, and no copy
+    assert encoder.items is ran.model.index.scorer.items
 
 
 def batch_of(ran: Ran, number: int, generator: torch.Generator) -> list[tuple[int, int, float]]:
@@ -211,7 +213,7 @@ CASES = [
     row("ssm", check, index="full", prior=0.0),
     row("ssm", check, index="auto"),
     row("bpr", check, **MIXED, **POPULAR),
-    row("bpr", check, index="imi_popularity", **LOG, score="dot_bias", **WORDS),
+    row("bpr", check, index="imi_popularity", **LOG, score="dot_bias", encoder="mix", **WORDS),
     row("bpr", check, **ALL, index="auto", negatives=2, shared=True),
     row("bpr", check, **GENRE, score="dot", **RANKS),
     row("bpr", check, **FAR, negatives=5),

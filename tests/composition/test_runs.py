@@ -18,7 +18,9 @@ from composition.products import Pair, featured, living, offsets, start_of
 from composition.proposals import books, new_books
 from composition.suite import SMALL, row, tiny
 from softdex.data.holdout import Holdout
+from softdex.model import learn
 from softdex.recipes import catalogue, compose
+from softdex.solve.gradient import rowwise
 
 KINDS = ({"popularity": "count"}, {"popularity": "log"}, {"power": 0.8})
 MIXED = {"encoder": "mix", "negatives": 5, "lr": 0.3, "epochs": 8, "seed": 1}
@@ -77,6 +79,18 @@ def test_the_best_epoch_by_ndcg_serves_and_patience_ends_the_run(more: dict[str,
         assert found[f"ndcg@{k}"] == pytest.approx(wanted, abs=1e-6)
 
 
+def test_many_users_are_measured_by_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learn, "MEASURED_USERS", 3)
+    parts = sdx.split.leave_last(tiny())
+    ran = trained(row("ssm", matrix.check, **MIXED | {"epochs": 1}), parts.train, valid=parts.valid)
+    asked = np.flatnonzero(parts.valid.targets.lengths)
+    drawn = np.sort(np.random.default_rng(0).choice(asked, 3, replace=False))
+    wanted = mean_ndcg(ran, ran.steps[-1].after, parts.valid.take(drawn), 20)
+    assert ran.model.card.training is not None
+    record = ran.model.card.training["history"][0]
+    assert record["metric"] == pytest.approx(wanted, abs=2e-6)
+
+
 def test_refit_trains_on_validation_too_for_the_best_number_of_epochs() -> None:
     parts = sdx.split.leave_last(tiny())
     case = row("ssm", matrix.check, **MIXED)
@@ -114,6 +128,16 @@ def test_the_order_of_the_events_follows_the_seed() -> None:
 
 def test_without_weights_every_event_counts_alike() -> None:
     matrix.check(row("ssm", matrix.check, negatives=5), tiny(weights=False))
+
+
+@pytest.mark.parametrize("recipe", ["ssm", "bir"])
+def test_on_several_threads_a_training_equals_the_loops(
+    recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rowwise, "WORTH_A_THREAD", 4)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    family = {"ssm": matrix, "bir": towers}[recipe]
+    family.check(row(recipe, family.check, encoder="mix"))
 
 
 def test_an_item_without_similar_ones_stands_for_itself() -> None:

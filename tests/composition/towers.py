@@ -310,8 +310,18 @@ def rows_of(recipe: str, *more: dict[str, Any]) -> list[Case]:
     """The rows of every in-batch recipe: its options of towers and training, then its own."""
     return [
         row(recipe, check, smooth=0.5, **MIX, **COSINE, **SLOW, **more[0]),
-        row(recipe, check, index="imi", score="dot_bias", lr=0.1, hits="keep", **more[1]),
-        row(recipe, check, **ALL, own="keep", **more[2]),
+        row(
+            recipe,
+            check,
+            index="imi",
+            score="dot_bias",
+            encoder="mix",
+            lr=0.1,
+            hits="keep",
+            block=5,
+            **more[1],
+        ),
+        row(recipe, check, **ALL, own="keep", block=3, **more[2]),
         row(recipe, check, **GENRE, encoder="history", score="dot", block=3, **more[3]),
     ]
 
