@@ -21,6 +21,7 @@ import json
 import multiprocessing
 import os
 import random
+import resource
 import shutil
 import sys
 import tempfile
@@ -40,6 +41,7 @@ SILENT = {"say", "memory", "extent", "_say_preset", "say_if_compiling"}  # words
 ON_GPU = {"device", "strict", "capturable", "fused"}  # arguments that change nothing on a CPU
 SKIPPED = {"solve/gradient/replay.py"}  # needs a GPU
 LIMIT = 150.0  # seconds per fault
+MEMORY = 8 * 2**30  # bytes, too
 MODULE = "<module>"
 
 
@@ -231,6 +233,7 @@ def outcome(tests: list[str], place: Path) -> str:
 def _run(tests: list[str]) -> None:
     import pytest
 
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
