@@ -123,6 +123,16 @@ def test_a_run_folder_holds_config_log_metrics_and_model(folder: Path) -> None:
     assert names == {"config.toml", "log.jsonl", "metrics.json", "model.sdx"}
 
 
+def test_a_folder_whose_name_is_no_unicode_holds_a_run_like_any_other(folder: Path) -> None:
+    for words in (["fit", "clicks.parquet", "-r", "popular", "--out"], ["evaluate"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "softdex", *words, "a\udc80b"],
+            cwd=folder, env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"}, capture_output=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    assert b"ndcg" in done.stdout
+
+
 def test_resume_without_a_folder_or_a_run_is_one_clear_error(refused: Callable[..., str]) -> None:
     assert "--resume needs --out" in refused("fit", "--resume")
     assert "cannot read nowhere/config.toml" in refused("fit", "--resume", "--out", "nowhere")

@@ -143,7 +143,7 @@ def whole(names: Collection[str]) -> None:
         ".sdx": sdx.load,
         ".json": lambda path: json.loads(path.read_text()),
         ".jsonl": lambda path: list(map(json.loads, path.read_text().splitlines())),
-        ".toml": lambda path: tomllib.loads(path.read_text()),
+        ".toml": lambda path: tomllib.loads(path.read_text(errors="surrogateescape")),
         ".csv": pacsv.read_csv,
         ".gz": pacsv.read_csv,
         ".parquet": pq.read_table,

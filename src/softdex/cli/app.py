@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import io
 import re
 import signal
 import sys
@@ -140,6 +141,8 @@ def main() -> None:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, terminate)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files may be no Unicode
+        sys.stdout.reconfigure(errors="surrogateescape")
     try:
         app(prog_name="softdex")  # also as python -m softdex
     except (SoftdexError, MemoryError, OSError) as error:

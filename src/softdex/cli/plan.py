@@ -43,7 +43,7 @@ def read_config(path: Path) -> Plan:
     if path.exists() and not path.is_file():
         raise SoftdexError(f"config: {path} is no file. Expected a TOML file.")
     try:
-        plan = tomllib.loads(path.read_text(encoding="utf-8"))
+        plan = tomllib.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
     except OSError as error:
         raise SoftdexError(f"config: cannot read {path} ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:
