@@ -74,7 +74,7 @@ def test_positions_without_an_item_are_not_scored(log: sdx.Interactions) -> None
     given = {"dim": 8, "hidden": 8, "layers": 1, "batch_size": 64, "device": "cpu"}
     trainer = make("sequence", log, given).trainer(log)
     _, target, weight = trainer.feed.batch(torch.arange(64), trainer.generator)
-    query, found, shares, _ = trainer.feed.positions(
+    query, found, shares, *_ = trainer.feed.positions(
         trainer.parts.encoder, target, weight, trainer.generator
     )
     assert len(query) == len(found) < target[:, 1:].numel()
