@@ -336,13 +336,14 @@ def check_svd(case: Case) -> None:
     same_lists(model.recommend(plain.users, k=4), plain.items, lists)
     p, q = (t.double() for t in (model.encoder.vectors.weight, model.index.scorer.items.weight))
     near(p @ q.T, scores)
-    if full:  # a stranger's vector has the minimum of its own row
-        size = 1 / (2 * items)
-        goal = torch.full((items,), -1.0, dtype=torch.float64)
+    for name in ("yy", "zz") if full else ():  # a stranger's vector has the minimum of its own row
+        size, goal = 1 / (2 * items), torch.full((items,), -1.0, dtype=torch.float64)
         goal[3] += items
-        y = torch.linalg.solve((size + o["lam"]) * q.T @ q, size * q.T @ goal)
+        y = torch.linalg.solve((size + o["lam"]) * q.T @ q, size * q[:items].T @ goal)
         asked = model.recommend(history=[[plain.items[3]]], k=4)
-        same_lists(asked, plain.items, {0: best((q @ y).tolist(), 4, {3})})
+        same_lists(asked, [*plain.items, "yy"], {0: best((q @ y).tolist(), 4, {3})})
+        model.add_items(sdx.read([(plain.users[u], name, 900.0, 1.5) for u in (1, 2)]))
+        q = model.index.scorer.items.weight.double()  # a new item has no goal
 
 
 # inside ------------------------------------------------------------------------------------------

@@ -255,7 +255,7 @@ CASES = [
     row("sparsemax", check, **ALL, lr=0.3),
     row("sparsemax", check, index="auto", score="cosine", temperature=0.2),
     row("sparsemax", check, **GENRE, index="popularity", **LOG, shared=True, negatives=6),
-    row("sparsemax", check, index="popularity", power=0.9, score="cosine", negatives=6),
+    row("sparsemax", check, index="popularity", power=0.9, score="cosine"),
     row("sparsemax", check, index="imi_uniform", score="dot", lr=0.1, **WORDS),
     row("sparsemax", check, **RANKS, score="cosine"),
 ]  # fmt: skip

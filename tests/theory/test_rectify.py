@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from softdex.index.tree.tree import Tree
+from softdex.solve.tree.loss import TreeLoss
 from softdex.solve.tree.rectify import rectified
 
 SHAPES = {2: (3, 4), 3: (2, 3), 8: (2, 2)}  # arity: nodes of level 1, and levels
@@ -160,34 +162,91 @@ def test_of_equal_items_just_one_counts(kind: str) -> None:
         assert found == pytest.approx(1 / 8)
 
 
-@SEEDS
-def test_the_weighted_softmax_is_a_bregman_divergence(seed: int) -> None:
-    """Proposition 2: w times the cross-entropy, plus w log w - w + 1 (Eq. 18 prints + w - 1, which
-    is below 0 for w < 1)."""
-    draw = np.random.default_rng(seed)
-    scores, w, i = draw.normal(size=7), draw.uniform(0, 3), int(draw.integers(7))
-    p = np.exp(scores) / np.exp(scores).sum()
-    label = np.where(np.arange(7) == i, w, 0.0)
+class Table:
+    """Scores of nodes (1, nodes) for every query."""
 
-    def entropy(z: np.ndarray) -> float:
-        return float(sum(x * np.log(x) for x in z if x > 0))
+    def __init__(self, scores: Tensor) -> None:
+        self.scores = scores
 
-    divergence = entropy(label) - entropy(p) - (np.log(p) + 1) @ (label - p)
-    loss = -w * np.log(p[i]) + w * np.log(w) - w + 1
-    assert loss == pytest.approx(divergence)
-    assert divergence >= 0
+    def seen(self, query: Tensor, *rows: Any) -> Tensor:
+        return query.repeat(len(rows))
+
+    def __call__(self, query: Tensor, ids: Tensor | slice) -> Tensor:
+        return self.scores[:, ids].expand(len(query), -1)
+
+
+def weighted(
+    seed: int, arity: int, scores: Callable[[list[np.ndarray]], np.ndarray], *, normalise: bool
+) -> tuple[Tree, np.ndarray, Tensor, Tensor, Tensor]:
+    """Return a tree, eta, node scores, and per item and level the labels and Eq. 9, (I, J).
+
+    `scores` makes node scores from Eq. 16, the probability of the likeliest item below each."""
+    tree, eta = world(seed, arity)
+    expected = [
+        np.array([below(tree, eta, j, n).max(initial=0) for n in range(tree.sizes[j - 1])])
+        for j in range(1, tree.depth + 1)
+    ]
+    o = torch.from_numpy(scores(expected))[None].requires_grad_()
+    tree = tree_of(tree.item_of.tolist(), arity, SHAPES[arity][0], Table(o))
+    every = torch.arange(len(eta))
+    likely = torch.from_numpy(eta).log().clamp(min=-1e9).expand(len(eta), -1)
+    labels = rectified(tree, likely, every, "path", normalise=normalise)
+    loss = TreeLoss("softmax", "uniform", 10**6)(tree, every, every, torch.Generator())
+    return tree, eta, o, labels, tree.depth * loss
 
 
 @SEEDS
 @ARITIES
-def test_the_weighted_softmax_of_a_level_is_least_where_nodes_weigh_what_their_best_item_does(
-    seed: int, arity: int
+@pytest.mark.parametrize("normalise", [False, True])
+def test_the_weighted_softmax_is_a_bregman_divergence(
+    seed: int, arity: int, normalise: bool
 ) -> None:
-    """Theorem 1 with Eq. 19: its gradient is 0 at o = log E[z]."""
-    tree, eta = world(seed, arity)
-    for found in expectation(tree, eta, "path"):
-        weight = torch.from_numpy(found[found > 0])
-        o = weight.log().requires_grad_()
-        expected: Tensor = -(weight * o.log_softmax(0)).sum()
-        (slope,) = torch.autograd.grad(expected, o)
-        assert slope.abs().max() < 1e-12
+    """Proposition 2: w times the cross-entropy, plus w log w - w + 1 (Eq. 18 prints + w - 1, which
+    is below 0 for w < 1 and does not meet the divergence for any other w than 1)."""
+    random = np.random.default_rng(seed + 50)
+    tree, eta, o, labels, loss = weighted(
+        seed, arity, lambda e: random.normal(size=sum(map(len, e))), normalise=normalise
+    )
+
+    def entropy(z: np.ndarray) -> float:
+        return float(sum(x * np.log(x) for x in z if x > 0))
+
+    for item in range(len(eta)):
+        for level in range(1, tree.depth + 1):
+            start, size = tree.starts[level - 1], tree.sizes[level - 1]
+            full = tree.full[start : start + size].numpy()
+            p = np.exp(o.detach().numpy()[0, start : start + size]) * full
+            p, w = p[full] / p.sum(), float(labels[item, level - 1])
+            own = int(tree.slot_of[item]) // tree.width(level)
+            label = np.where(np.arange(size) == own, w, 0.0)[full]
+            divergence = entropy(label) - entropy(p) - (np.log(p) + 1) @ (label - p)
+            ours, rest = w * loss[item, level - 1].item(), entropy(np.array([w]))
+            assert ours + rest - w + 1 == pytest.approx(divergence)
+            assert divergence >= 0
+            assert (ours + rest + w - 1 == pytest.approx(divergence)) == (abs(w - 1) < 1e-9)
+
+
+@SEEDS
+@ARITIES
+@pytest.mark.parametrize("normalise", [False, True])
+def test_the_weighted_softmax_of_a_level_is_least_where_nodes_weigh_what_their_best_item_does(
+    seed: int, arity: int, normalise: bool
+) -> None:
+    """Theorem 1 with Eq. 19: the labels times the loss of the tree are flat at o = log E[z], for
+    any constant per level, and not beside it."""
+
+    def best(expected: list[np.ndarray]) -> np.ndarray:
+        logs = [np.log(np.maximum(e, 1e-300)) + 0.3 * j for j, e in enumerate(expected)]
+        return np.concatenate(logs)
+
+    for shift in (0.0, 0.1):
+
+        def beside(expected: list[np.ndarray], shift: float = shift) -> np.ndarray:
+            o = best(expected)
+            o[int(np.argmax(expected[0]))] += shift
+            return o
+
+        _, eta, o, labels, loss = weighted(seed, arity, beside, normalise=normalise)
+        risk = torch.from_numpy(eta) @ (labels * loss).sum(1)
+        (slope,) = torch.autograd.grad(risk, o)
+        assert slope.abs().max() < 1e-12 if not shift else slope.abs().max() > 1e-3

@@ -192,7 +192,7 @@ def test_rows_that_are_drawn_to_be_trained_on_are_real(cycles: sdx.Interactions)
     )
     trainer.modules.train()
     batch = trainer.feed.batch(torch.arange(32), trainer.generator)
-    query, target, weight, _ = trainer.feed.positions(
+    query, target, weight, *_ = trainer.feed.positions(
         trainer.parts.encoder, batch.target, batch.weight, trainer.generator
     )
     assert query.shape == (40, 16)

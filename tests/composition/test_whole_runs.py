@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,12 +14,12 @@ from torch import Tensor
 import softdex as sdx
 from composition import matrix, towers
 from composition.loops import Ran, close, ndcg, trained
-from composition.products import Pair, featured, living, start_of
+from composition.products import Pair, featured, living, offsets, start_of
 from composition.proposals import books, new_books
 from composition.suite import SMALL, row, tiny
 from softdex.data.holdout import Holdout
 from softdex.model import learn
-from softdex.recipes import catalogue
+from softdex.recipes import catalogue, compose
 from softdex.solve.gradient import rowwise
 
 KINDS = ({"popularity": "count"}, {"popularity": "log"}, {"power": 0.8})
@@ -240,6 +241,28 @@ def test_batches_are_as_large_as_the_log_allows(recipe: str, events: int, size: 
     assert made.training.batch_size == size
 
 
+@pytest.mark.parametrize(
+    ("recipe", "shared", "many", "kind"),
+    [
+        ("ssm", None, 20, "Imi"),
+        ("ssm", True, 20, "Uniform"),
+        ("ssm", False, 20, "Uniform"),
+        ("ssm", False, 5, "Imi"),
+        ("bpr", None, 20, "Uniform"),
+        ("bpr", None, 5, "Imi"),
+        ("bpr", True, 5, "Uniform"),
+    ],
+)
+def test_auto_chooses_a_proposal_by_what_shares_its_draws(
+    recipe: str, shared: bool | None, many: int, kind: str
+) -> None:
+    given = SMALL | {"index": "auto", "shared": shared}
+    with patch.object(compose, "CPU_WORK", 0), patch.object(compose, "MANY", many):
+        negatives = catalogue.make(recipe, tiny(), given).parts.negatives
+    assert type(negatives.index).__name__ == kind
+    assert negatives.shared == bool(shared)
+
+
 @pytest.mark.parametrize(("users", "size"), [(29, 16), (6_400, 100), (25_600, 256)])
 def test_batches_of_histories_are_as_large_as_the_log_allows(users: int, size: int) -> None:
     n = np.arange(users)
@@ -247,3 +270,39 @@ def test_batches_of_histories_are_as_large_as_the_log_allows(users: int, size: i
     small = {"dim": 2, "hidden": 2, "latent": 2}
     assert catalogue.make("fastvae", log, small).training.batch_size == size
     assert math.isclose(catalogue.make("fastvae", log, small).training.lr, 0.003)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more"),
+    [("sml", {}), ("sml", {"encoder": "history"}), ("ssm", {"score": "dot"}), ("ssm", {})],
+)
+def test_a_new_item_has_the_minimum_of_its_loss(recipe: str, more: dict[str, Any]) -> None:
+    case = row(recipe, matrix.check, negatives=5, lr=0.05, **more)
+    ran = trained(case)
+    pair, facts, met = Pair(ran, ran.steps[-1].after), ran.facts, (1, 2, 2)
+    users = ran.model.users.all().to_pylist()
+    ran.model.add_items(sdx.read({"user": [users[u] for u in met], "item": ["new"] * len(met)}))
+    rows, place = ran.model.index.scorer.items, ran.model.items.all().to_pylist().index("new")
+    every = torch.stack([pair.item(i) for i in range(pair.items)])
+    mean, spread = every.mean(0), every.var(0, correction=0)
+    slope = np.polyfit([math.log1p(c) for c in facts.counts], offsets(ran), 1)
+    prior = float(np.polyval(slope, math.log1p(len(met)))) if pair.cosine else 0.0
+
+    def loss(x: Tensor) -> Tensor:
+        total = ((x - mean) ** 2 / spread).sum() / 2
+        far = x / x.norm().clamp(min=1)
+        vector, offset = (x, 0.0) if case.options.get("score") == "dot" else (x / x.norm(), prior)
+        if pair.euclidean:
+            vector, offset = far, -(far**2).sum()
+        for u, past in enumerate(facts.histories):
+            query = pair.query(u, past)
+            mass = torch.tensor(pair.scores(query), dtype=torch.float64).logsumexp(0)
+            score = pair.projected(query) @ vector + offset
+            grown = torch.nn.functional.softplus(score - mass)
+            total = total + (len(past) + met.count(u)) * grown - met.count(u) * score
+        return total
+
+    start, found = (x.double().clone().requires_grad_() for x in (mean, rows.weight[place]))
+    for x in (start, found):
+        loss(x).backward()
+    assert float(found.grad.norm()) < 0.01 * float(start.grad.norm())
