@@ -6,6 +6,7 @@ import functools
 import json
 import tempfile
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -263,7 +264,7 @@ def manifests(seed: int, folder: Path) -> str:
         if value is ...:
             del here[name]
         else:
-            here[name] = value
+            here[name] = deepcopy(value)  # the next round may change what it holds
         if not here:
             break
     extra = {"temperature": 1e-4, "added": {"users": 2**70}, "removed": -5, "drift": 1e308}
