@@ -79,8 +79,7 @@ def is_time(name: str, column: pa.ChunkedArray) -> bool:
     """Whether a column tells when: dates, text of dates, or Unix time in s, ms, us or ns.
 
     Half of the cells may be null, and fewer than half of a text may be no dates: reading refuses
-    those. Unix times are between 1990 and 2040, and no column of that kind
-    is called an id.
+    those. Unix times are between 1990 and 2040, and no column of that kind is called an id.
     """
     column = unwrapped(column)
     cells = column.filter(pa.array(~nulls(column)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,4 +22,5 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads)
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # a fork does not copy threads
+if sys.platform != "win32":  # a fork does not copy threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
