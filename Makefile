@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 SHELL  := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow mutants lint type fmt bench docs clean
+.PHONY: help setup demo test test-slow test-browser mutants lint type fmt bench docs clean
 
 help: ## print this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -28,10 +28,13 @@ demo: $(STAMP) ## a world with a known best answer, recipes against it, a report
 	@$(BIN)/softdex demo
 
 test: $(STAMP) ## tests of everything (ARGS=... goes to pytest)
-	@$(PYTEST) -m "not slow" $(ARGS)
+	@$(PYTEST) -m "not slow and not browser" $(ARGS)
 
 test-slow: $(STAMP) ## longer trainings, more seeds, large real data
-	@$(PYTEST) -m slow $(ARGS)
+	@$(PYTEST) -m "slow and not browser" $(ARGS)
+
+test-browser: $(STAMP) ## the page in a browser: Chromium, of the distribution or in CHROMIUM
+	@$(BIN)/python -m pytest -q -m browser tests/browser $(ARGS)
 
 mutants: $(STAMP) ## put single faults into a copy and count those that the tests find (ARGS="--only mf.py --sample 20")
 	@$(BIN)/python tools/mutants.py $(ARGS)

@@ -10,15 +10,14 @@ the one before), `xir-lastfm-hetrec` and so on (BIR's protocol: 80/20 per user, 
 `dtr-ml-1m`, `dtr-amazon-beauty` (DTR's protocol: held-out users, nothing masked; "masked" excludes
 items the user has already interacted with; `fold=1` to `fold=9` ask other tenths of the users).
 NAME=VALUE takes `seed=0`, `device=auto` and every other option of the recipe; `tune=24` tries so
-many settings of the others on validation first; `save=PATH` saves the model.
+many settings of the others on validation first; `save=PATH` saves the model; `timed=true` trains
+one epoch first, or the best setting again, so that the seconds per epoch in `history` (`trained`:
+so far, without measuring) are those of a process that is warm.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-import time
 from argparse import ArgumentTypeError, Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ import softdex as sdx
 from _data import need
 from _harness import scratch, surroundings
 from _options import parser, run, unless_tiny, written
+from _training import key_of, trained, write
 
 
 def task(text: str) -> str:
@@ -40,7 +40,7 @@ def task(text: str) -> str:
 PARSER = parser(__file__, __doc__)
 PARSER.add_argument("task", type=task, **unless_tiny("ml-1m"))
 PARSER.add_argument("out", **written("quality.jsonl"))
-PARSER.recipe_options({"recipe": "ssm", "tune": None, "save": None, "fold": 0})
+PARSER.recipe_options({"recipe": "ssm", "tune": None, "save": None, "fold": 0, "timed": False})
 
 
 def split(task: str, fold: int = 0) -> sdx.Split:
@@ -87,56 +87,40 @@ def main(given: Namespace) -> None:
     task, path, options = given.task, given.out, given.options
     recipe, count, kept = (given.own[name] for name in ("recipe", "tune", "save"))
     asked = {name: value for name, value in given.own.items() if name != "recipe" and value}
-    key = hashlib.sha256(
-        json.dumps([task, recipe, options | asked], sort_keys=True).encode()
-    ).hexdigest()
-    if path.exists() and key in path.read_text():
-        print(f"quality: this run is in {path} already")
+    key = key_of(path, [task, recipe, options | asked])
+    if key is None:
         return
     train, valid, test = split(task, given.own["fold"])
     measured = valid if task.endswith("-valid") and valid is not None else test
     early = None if task.endswith(("-test", "-valid")) else valid
-    began = time.perf_counter()
     if count is not None and early is None:
         raise sdx.DataError(f"tune={count}: {task} has no validation part to tune on")
-    if count is not None and valid is not None:
-        model = sdx.tune(recipe, train, valid, settings=count, **options).model
-    else:
-        model = sdx.fit(recipe, train, valid=early, **options)
-    seconds = time.perf_counter() - began
+    made = trained(recipe, train, early, options, tune=count, timed=given.own["timed"])
+    model = made.model
     if kept is not None:
         model.save(str(kept))
-    result = model.evaluate(measured, (10, 20, 50))
+    long = task.startswith("dtr-")
+    result = model.evaluate(measured, (20, 40, 60) if long else (10, 20, 50))
     names = ["recall@10", "recall@20", "ndcg@20", "ndcg@10", "mrr@10", "ndcg@50"]
     more: dict[str, Any] = {}
-    if task.startswith("dtr-") and early is not None:
-        names = ["f@20", "precision@20", "recall@20"]
+    if long and early is not None:
+        names = [f"{n}@{k}" for k in (20, 40, 60) for n in ("f", "precision", "recall")]
         for part, holdout in (("masked", measured), ("masked validation", early)):
             unseen = replace(holdout, masked=model.seen.take(holdout.users))
-            hidden = model.evaluate(unseen, 20)
+            hidden = model.evaluate(unseen, (20, 40, 60))
             more[part] = {n: round(hidden[n], 5) for n in (*names, "ndcg@20")}
-    training = model.card.training or {"history": [], "best_epoch": None}
-    history = training["history"]
     line = {
         "key": key,
         "benchmark": f"quality {task}",
-        "recipe": recipe,
-        "options": model.options,
         "card": measured.card.sha256,
         "metrics": {n: round(result[n], 5) for n in names},
         "errors": {n: round(result.standard_error(n), 5) for n in ("recall@20", names[0])},
         **more,
-        "validation": max((h["metric"] for h in history if "metric" in h), default=None),
-        "best_epoch": training["best_epoch"],
-        "history": history,
-        "seconds": round(seconds, 1),
-        "seconds_per_epoch": round(seconds / max(1, len(history)), 3),
+        **made.figures(),
         **surroundings(),
     }
-    with path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
-    shown = {n: line[n] for n in ("benchmark", "recipe", "metrics", "seconds_per_epoch")}
-    print(json.dumps(shown | {"file": str(path)}), flush=True)
+    shown = ("benchmark", "recipe", "metrics", "seconds_per_epoch")
+    write(path, line, {n: line[n] for n in shown})
 
 
 if __name__ == "__main__":

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import settings
 
 import softdex as sdx
 from softdex.messages import LOGGER
-from softdex.solve.gradient.trainer import Trainer
 
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("free", deadline=None, max_examples=300)
@@ -21,11 +19,16 @@ settings.load_profile(os.environ.get("SOFTDEX_HYPOTHESIS", "fixed"))
 
 ROOT = Path(__file__).parents[1]
 LONG = ("test_tree_learn", "test_examples", "test_runs", "test_cli", "test_tree")
-torch.set_num_threads(1)  # workers share the cores
+os.environ.setdefault(
+    "OPENBLAS_NUM_THREADS", "1"
+)  # workers share the cores; numpy is not loaded yet
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest files first, so that workers that take whole files end together."""
+    import torch  # not in the process that only hands out files
+
+    torch.set_num_threads(1)
     items.sort(key=lambda item: item.path.stem not in LONG)
 
 
@@ -73,11 +76,12 @@ def data() -> Path:
 @pytest.fixture
 def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., sdx.Retriever]:
     """Return a `fit` that is killed after this many steps and then resumed."""
+    from softdex.solve.gradient.trainer import Trainer
 
     def fit(name: str, log: sdx.Interactions, *, after: int, **options: Any) -> sdx.Retriever:
         steps, plain = 0, Trainer.step
 
-        def step(self: Trainer, at: torch.Tensor) -> None:
+        def step(self: Trainer, at: Any) -> None:
             nonlocal steps
             steps += 1
             if steps > after:

@@ -1,6 +1,6 @@
 """The laws of an encoder. A new encoder joins by one `Case`.
 
-1 padding, 2 batch, 3 strangers, 4 bytes, 5 round trip, 6 remade.
+1 padding, 2 batch, 3 strangers, 4 bytes, 5 round trip, 6 remade, 7 summands.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 import part_files
 from softdex.data.ragged import Ragged
+from softdex.encode.terms import SumsTerms
 
 USERS, ITEMS, NEW, BATCH = 6, 12, 3, 5
 EVERYTHING = torch.arange(ITEMS)
@@ -134,6 +135,27 @@ def remade(case: Case, seed: int) -> None:
     assert torch.isfinite(scores(other, wide, users, late)).all()
 
 
+def summands(case: Case, seed: int) -> None:
+    """If it says what its queries are sums of, they are: of distinct items of the history, and of
+    nothing of a user that it does not know."""
+    encoder, _ = case.make(seed)
+    users, history = asked(encoder, seed)
+    if not isinstance(encoder, SumsTerms):
+        return
+    with torch.no_grad():
+        query = encoder(users, history)
+    dense = query.double().numpy() if isinstance(query, Tensor) else query.toarray()
+    for b, user in enumerate(users.tolist()):
+        mine = history.take(np.array([b]))
+        terms = encoder.summands(user, mine)
+        assert set(terms.ids.tolist()) <= set(mine.ids.tolist())
+        assert len(set(terms.ids.tolist())) == terms.items.shape[0] == len(terms.ids)
+        assert user >= 0 or terms.own is None
+        own = np.zeros_like(terms.rest) if terms.own is None else terms.own
+        found = np.asarray(terms.items.sum(0)).ravel() + own + terms.rest
+        assert np.allclose(found, dense[b], atol=1e-4), b
+
+
 LAWS = {
     "padding": padding,
     "batch": batch,
@@ -141,6 +163,7 @@ LAWS = {
     "bytes": size,
     "round trip": round_trip,
     "remade": remade,
+    "summands": summands,
 }
 
 

@@ -12,6 +12,7 @@ from softdex import compiled as compiled
 from softdex import openmp as openmp
 
 if TYPE_CHECKING:
+    from softdex import plot as plot
     from softdex import recipes as recipes
     from softdex import synthetic as synthetic
     from softdex.compare import Comparison as Comparison
@@ -28,17 +29,23 @@ if TYPE_CHECKING:
     from softdex.evaluate.lists import evaluate as evaluate
     from softdex.evaluate.result import Result as Result
     from softdex.machine import set_threads as set_threads
+    from softdex.model.explanation import Explanation as Explanation
     from softdex.model.from_torch import from_torch as from_torch
     from softdex.model.kinds import register as register
+    from softdex.model.off_policy import OffPolicy as OffPolicy
+    from softdex.model.off_policy import off_policy as off_policy
     from softdex.model.recommendations import Recommendations as Recommendations
     from softdex.model.retriever import Retriever as Retriever
     from softdex.model.saving import load as load
+    from softdex.serve.start import look as look
+    from softdex.serve.start import serve as serve
     from softdex.tune import Tuned as Tuned
     from softdex.tune import tune as tune
     from softdex.typed import fit as fit
 
 __version__ = "0.1.0"
 MODULES = {
+    "plot": "softdex.plot",
     "recipes": "softdex.recipes",
     "split": "softdex.data.split",
     "synthetic": "softdex.synthetic",
@@ -47,8 +54,10 @@ OBJECTS = {
     "ArtifactError": "softdex.errors",
     "Comparison": "softdex.compare",
     "DataError": "softdex.errors",
+    "Explanation": "softdex.model.explanation",
     "Holdout": "softdex.data.holdout",
     "Interactions": "softdex.data.interactions",
+    "OffPolicy": "softdex.model.off_policy",
     "Recommendations": "softdex.model.recommendations",
     "Result": "softdex.evaluate.result",
     "Retriever": "softdex.model.retriever",
@@ -61,8 +70,11 @@ OBJECTS = {
     "fit": "softdex.fit",
     "from_torch": "softdex.model.from_torch",
     "load": "softdex.model.saving",
+    "look": "softdex.serve.start",
+    "off_policy": "softdex.model.off_policy",
     "read": "softdex.data.read",
     "register": "softdex.model.kinds",
+    "serve": "softdex.serve.start",
     "set_threads": "softdex.machine",
     "tune": "softdex.tune",
 }

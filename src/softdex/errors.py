@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+LONGEST = 60  # characters of a name for which a similar one is looked for
 
 
 class SoftdexError(ValueError):
@@ -12,6 +14,22 @@ class SoftdexError(ValueError):
 
 class DataError(SoftdexError):
     """The data, or a key or column requested from it, is not as expected."""
+
+
+class UnknownKey(DataError):
+    """A user or an item is not known to the model.
+
+    Args:
+        text: the message.
+        hint: looks for the nearest known key, once the message is read: it takes as long as a list.
+    """
+
+    def __init__(self, text: str, hint: Callable[[], str] = str) -> None:
+        super().__init__(text)
+        self._hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} {self._hint()}".rstrip()
 
 
 class ShapeError(SoftdexError):
@@ -30,8 +48,9 @@ class UnknownName(SoftdexError, KeyError):
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
     """A sentence that suggests the nearest known name, or lists all of them."""
-    names = [str(k) for k in known]
-    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
+    text, names = str(name), [str(k) for k in known]
+    short = [each for each in names if len(each) <= LONGEST] if len(text) <= LONGEST else []
+    close = difflib.get_close_matches(text, short, n=1, cutoff=0.6)
     if close:
         return f"Did you mean {close[0]!r}?"
     return f"Known: {', '.join(names)}." if names else "None are known here."

@@ -43,7 +43,7 @@ def write_atomically(path: Path, fill: Callable[[Any], object]) -> None:
             raise ArtifactError(f"save: cannot write {path} ({error.strerror or error}).") from None
         raise
     with contextlib.suppress(OSError):  # the file is in place; some systems cannot sync a folder
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
 @contextmanager
@@ -124,6 +124,15 @@ def check_folder(folder: Path, where: str) -> None:
         raise SoftdexError(f"{where}: cannot write into {folder} ({_reason(error)}).") from None
 
 
+def sync_folder(folder: Path) -> None:
+    """Let a new name in a folder survive a loss of power."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _reason(error: Exception) -> object:
     return error.strerror if isinstance(error, OSError) and error.strerror else error
 
@@ -139,11 +148,3 @@ def _try_folder(folder: Path) -> None:
                 raise
             folder = folder.parent
     tempfile.TemporaryFile(dir=folder).close()
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

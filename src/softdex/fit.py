@@ -16,7 +16,7 @@ from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
 from softdex.machine import parse_bytes, parse_seconds, within_memory
-from softdex.messages import at_volume
+from softdex.messages import at_volume, say
 from softdex.model.card import Card
 from softdex.model.honest import check_origins, check_train
 from softdex.model.learn import assemble, learn
@@ -25,7 +25,7 @@ from softdex.model.saving import load
 from softdex.options import names_model
 from softdex.recipes.catalogue import Recipe, checked, entry, make, options
 from softdex.recipes.catalogue import kinds as recipe_kinds
-from softdex.solve.loop import Job, Listen
+from softdex.solve.loop import Job
 
 
 @at_volume
@@ -86,11 +86,13 @@ def fit(
     until = math.inf
     if max_seconds is not None:
         until = time.monotonic() + parse_seconds("fit: max_seconds", max_seconds)
-    place = None if folder is None else Path(folder)
+    place, began = None if folder is None else Path(folder), time.monotonic()
     model = train_once(
         recipe, chosen, train, valid, start=start, folder=place, resume=resume, max_memory=limit,
         until=until,
     )  # fmt: skip
+    if model.card.training is None:
+        say(f"{name}: trained in {time.monotonic() - began:.1f} s")
     if model.card.training is None and (start is not None or refit):
         raise SoftdexError(
             f"fit: {name} is found in one step with these options: no start= and no refit=."
@@ -113,7 +115,6 @@ def train_once(
     resume: bool = False,
     max_memory: int | None = None,
     until: float = math.inf,
-    listen: Listen | None = None,
 ) -> Retriever:
     """Train a recipe with all its options; the arguments are those of `fit` and of `learn`."""
     made, origins = make_job(recipe, train, chosen)
@@ -127,7 +128,7 @@ def train_once(
     else:
         model = learn(
             name, chosen, made, train, valid=valid, start=start, folder=folder, resume=resume,
-            max_memory=max_memory, until=until, listen=listen,
+            max_memory=max_memory, until=until,
         )  # fmt: skip
     model.card = model.card.started_from(origins)
     return model

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import platform
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import torch
@@ -15,6 +17,8 @@ from softdex.errors import SoftdexError
 
 MOST_THREADS = 1024
 NO_MEMORY = re.compile("alloc|out of memory|overflow", re.IGNORECASE)  # as torch says it
+CGROUP = Path("/sys/fs/cgroup")
+STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 DURATION = re.compile("".join(rf"(?:(\d+(?:\.\d+)?)\s*{unit}\s*)?" for unit in UNITS))
 
@@ -70,6 +74,60 @@ def memory_of(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def hardware() -> dict[str, str]:
+    """The system, the processor, threads, memory and GPU, in words."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found = {
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": f"{_processor()}, {cores} cores",
+        "threads": str(torch.get_num_threads()),
+        "memory": f"{memory_of(torch.device('cpu')) / 1e9:.0f} GB",
+    }
+    return found | ({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
+
+
+def _processor() -> str:
+    """The name of the processor, as the kernel tells it."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(x.partition(":")[2].strip() for x in lines if x.startswith("model name"))
+    return platform.machine()
+
+
+@contextlib.contextmanager
+def peak_memory() -> Iterator[dict[str, int]]:
+    """Measure the most memory that is held inside, in bytes, once the block has ended.
+
+    Fills `memory` of this process, libraries included, where the kernel tells it, and `gpu_memory`
+    where torch uses a GPU.
+    """
+    found: dict[str, int] = {}
+    gpu = torch.cuda.is_available()
+    with contextlib.suppress(OSError):
+        RESET.write_text("5")  # the high-water mark of the kernel starts anew
+        found["memory"] = 0
+    if gpu:
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        yield found
+    finally:
+        peak = re.search(r"VmHWM:\s*(\d+) kB", STATUS.read_text()) if found else None
+        found |= {} if peak is None else {"memory": 1024 * int(peak[1])}
+        found |= {"gpu_memory": torch.cuda.max_memory_allocated()} if gpu else {}
+
+
+def free_memory() -> int:
+    """Bytes that can still be allocated here: of the machine, and of the container around us."""
+    free = memory_of(torch.device("cpu"))
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = 1024 * next(int(x.split()[1]) for x in lines if x.startswith("MemAvailable"))
+    with contextlib.suppress(OSError, ValueError):
+        most, used = (int((CGROUP / f"memory.{x}").read_text()) for x in ("max", "current"))
+        free = min(free, most - used)
+    return max(0, free)
 
 
 @contextlib.contextmanager

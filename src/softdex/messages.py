@@ -1,7 +1,7 @@
-"""Messages and progress: the `softdex` logger where logging is set up, else standard error.
+"""Messages: the `softdex` logger where logging is set up, else standard error.
 
 Messages are records of level INFO, epochs of level DEBUG. `quiet=` of `fit`, `tune` and `compare`
-leaves out both; with `verbose=` both are of level INFO. Progress bars appear only on a terminal.
+leaves out both; with `verbose=` both are of level INFO.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from softdex import screen
 from softdex.compiled import FALLBACK
 from softdex.errors import SoftdexError
 
@@ -31,12 +32,14 @@ P = ParamSpec("P")
 
 def say(line: str, level: int = logging.INFO, *, quiet: bool = False) -> None:
     """Log a line; print it on standard error where logging is not set up."""
-    if quiet or (is_quiet() and level < logging.WARNING):
+    if quiet or (is_quiet() and level < max(logging.WARNING, LEAST.get())):
         return
     if is_verbose():
         level = max(level, logging.INFO)
     if LOGGER.hasHandlers():
-        LOGGER.log(level, line)
+        if LOGGER.isEnabledFor(level):
+            with screen.cleared():
+                LOGGER.log(level, line)
     elif level >= max(LEAST.get(), LOGGER.level) and sys.stderr is not None:
         print(line, file=sys.stderr, flush=True)
 
@@ -64,6 +67,16 @@ def volume(*, quiet: bool = False, verbose: bool = False) -> Iterator[None]:
         LEAST.reset(before)
 
 
+@contextmanager
+def silence() -> Iterator[None]:
+    """Say nothing in this context: what is said may name the keys of a request."""
+    before = LEAST.set(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        LEAST.reset(before)
+
+
 def at_volume(function: Callable[P, T]) -> Callable[P, T]:
     """Let a function say as much as its arguments `quiet` and `verbose` ask for."""
 
@@ -74,18 +87,6 @@ def at_volume(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **given)
 
     return called
-
-
-def progress(steps: Iterable[T], what: str, total: int) -> Iterator[T]:
-    """Iterate with a progress bar, if standard error is a terminal."""
-    if not has_bars():
-        yield from steps
-        return
-    from rich.console import Console  # takes a while
-    from rich.progress import track
-
-    console = Console(file=sys.stderr)
-    yield from track(steps, description=what, total=total, console=console, transient=True)
 
 
 def say_if_compiling(function: Any, what: str) -> None:
@@ -108,50 +109,3 @@ def _say_where_compiled_code_is_kept() -> None:
             f"note: neither the installation nor the home folder can be written to, so compiled "
             f"code is kept in {FALLBACK}; NUMBA_CACHE_DIR chooses another folder"
         )
-
-
-def has_bars() -> bool:
-    """Whether progress is shown: on a terminal, unless quiet."""
-    return sys.stderr is not None and sys.stderr.isatty() and not is_quiet()
-
-
-def _sentence(record: dict[str, Any]) -> str:
-    """Format an epoch record."""
-    words = {
-        "epoch": "epoch {}",
-        "loss": "loss {:.4f}",
-        "metric": f"{METRIC} {{:.4f}}",
-        "kl": "KL of the proposal {:.2f}",
-        "ess": "effective draws {:.0%}",
-        "hits": "hits {:.2%}",
-        "seconds": "{:.1f} s in all",
-    }
-    return ", ".join(words[n].format(v) for n, v in record.items() if n in words)
-
-
-@contextmanager
-def ticker(
-    total: int, what: str, done: int = 0, *, quiet: bool = False
-) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Report epoch records: a line each at level DEBUG, and a progress bar on a terminal."""
-
-    def tell(record: dict[str, Any]) -> None:
-        say(f"{what}: {_sentence(record)}", logging.DEBUG, quiet=quiet)
-
-    if quiet or not has_bars():
-        yield tell
-        return
-    from rich.console import Console  # takes a while
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, Remaining(), console=Console(file=sys.stderr)) as bar:
-        task = bar.add_task(what, total=total, completed=done)
-
-        def tick(record: dict[str, Any]) -> None:
-            shown = " ".join(f"{k} {v}" for k, v in record.items() if k in ("loss", "metric"))
-            bar.update(task, advance=1, description=f"{what}: {shown}")
-            tell(record)
-
-        yield tick

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from softdex import recipes
+from softdex import notebook, recipes
 from softdex.data.expect import expect, expect_log
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
@@ -31,6 +31,7 @@ from softdex.model.learn import (
 from softdex.model.parts import known_from, parts_from
 from softdex.model.retriever import Retriever
 from softdex.options import fits
+from softdex.progress import Work, shown
 from softdex.recipes.catalogue import Recipe
 from softdex.solve.loop import Job, Run
 from softdex.tables import Rows
@@ -60,6 +61,11 @@ class Tuned:
         return str(self.settings)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = self.settings
+        shown = notebook.table([*rows[0]], [[*row.values()] for row in rows])
+        return notebook.page(notebook.title(rows.title), shown)
 
 
 class _Trial:
@@ -213,14 +219,17 @@ def _halve(trials: list[_Trial], epochs: int, began: float) -> None:
     alive = list(trials)
     budgets = [max(min(2, epochs), -(-epochs // share)) for share in (KEPT**2, KEPT, 1)]
     for budget in sorted(set(budgets if len(alive) > 1 else budgets[-1:])):
-        last = budget == epochs
-        keep = 1 if last else max(1, -(-len(alive) // KEPT))
+        keep = 1 if budget == epochs else max(1, -(-len(alive) // KEPT))
         best: list[_Trial] = []
-        for trial in alive:
-            trial.advance(budget)
-            best = sorted([*best, trial], key=lambda t: -t.score)
-            if len(best) > keep:
-                best.pop().drop()
+        work = Work(f"{trials[0].name} to epoch {budget}", "setting", len(alive))
+        with shown(work):
+            for done, trial in enumerate(alive, 1):
+                trial.advance(budget)
+                best = sorted([*best, trial], key=lambda t: -t.score)
+                if len(best) > keep:
+                    best.pop().drop()
+                work.facts["best"] = f"{best[0].score:.4f}"
+                work.moved(done)
         spent = time.perf_counter() - began
         say(
             f"tuning: {len(alive)} settings to epoch {budget}, best {METRIC} {best[0].score:.4f}, "

@@ -85,9 +85,6 @@ def recorded() -> Iterator[list[Step]]:
 
 @contextmanager
 def _dense_gradients(trainer: Trainer, now: Step) -> Iterator[None]:
-    if trainer.dense is None:
-        yield
-        return
     plain = trainer.dense.step
 
     def step() -> None:
@@ -108,14 +105,18 @@ def _summed(table: Table, found: list[Touched]) -> Tensor:
     """The gradient of a table, its lookups added one by one."""
     total = torch.zeros_like(table.weight, dtype=torch.float64)
     for touched in found:
+        grad, own = touched.grad.double(), table.weight.double()
         if touched.ids is None:
-            total += touched.grad.double()
+            total += grad
             continue
+        source, weight, pull = (
+            None if t is None else t.tolist()
+            for t in (touched.source, touched.weight, touched.pull)
+        )
         for m, row in enumerate(touched.ids.tolist()):
             if row >= 0:
-                source = m if touched.source is None else int(touched.source[m])
-                each = 1.0 if touched.weight is None else float(touched.weight[m])
-                total[row] += each * touched.grad[source].double()
-                if touched.pull is not None:
-                    total[row] += float(touched.pull[m]) * table.weight[row].double()
+                each = 1.0 if weight is None else weight[m]
+                total[row] += each * grad[m if source is None else source[m]]
+                if pull is not None:
+                    total[row] += pull[m] * own[row]
     return total

@@ -22,8 +22,8 @@ import torch
 import softdex as sdx
 from hostile import small_disk
 from softdex.cli import app as cli
+from softdex.cli import demo as demo_command
 from softdex.cli import run
-from softdex.cli.demo import RELATIVES, TREES
 from softdex.recipes.catalogue import DEFAULT
 
 
@@ -336,6 +336,21 @@ def test_explain_draws_the_search_and_prints_the_list(tree: Path, softdex: Softd
     assert sorted(p.name for p in Path("a").iterdir()) == ["b.html"]
 
 
+def test_explain_prints_the_shares_of_a_score(place: Path, tree: Path, softdex: Softdex) -> None:
+    before, run = sorted(Path().iterdir()), place / "run"
+    done = softdex("explain", run, "--user", "u01", "--item", "i02")
+    assert done.code == 0, done.err
+    why = sdx.load(run).explain("u01", "i02")
+    assert done.out.rstrip() == str(why)
+    told = softdex(
+        "explain", run, "--history", "i01,i03", "--item", "i02", "--k", 1, "--json"
+    ).json()
+    assert told["base"] + told["rest"] + told["shares"][0]["share"] == pytest.approx(told["score"])
+    told = softdex("explain", tree, "--user", "u01", "--item", "i02", "--json").json()
+    assert [row["level"] for row in told["path"]] == list(range(1, len(told["path"]) + 1))
+    assert sorted(Path().iterdir()) == before
+
+
 def test_explain_draws_what_lies_around_an_item(tree: Path, softdex: Softdex) -> None:
     done = softdex("explain", tree, "--item", "i01")
     assert done.code == 0, done.err
@@ -346,14 +361,22 @@ def test_explain_draws_what_lies_around_an_item(tree: Path, softdex: Softdex) ->
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("TREE", "explain: expected one of --user, --history and --item, got 0."),
-        ("TREE -u u01 --history i01", "one of --user, --history and --item, got 2."),
-        ("TREE -u u01 --item i01", "one of --user, --history and --item, got 2."),
+        ("TREE", "explain: expected --user or --history, with or without --item, or --item alone,"),
+        ("TREE -u u01 --history i01", "or --item alone, got 2 of the first two."),
+        ("TREE -u u01 --history i01 --item i02", "or --item alone, got 2 of the first two."),
+        ("RUN -u u01 --item i02 --out x.html", "explain: --out is for pages, shares are printed."),
+        ("RUN -u u01 --item i02 --deny i03", "explain: rules have no effect with --item."),
+        ("RUN -u u01 --item i02 --k 0", "explain: expected k as a whole number of at least 1, got"),
+        ("RUN -u u01 --item i002", "explain: 1 unknown item ('i002'). Did you mean 'i02'?"),
+        ("RUN --history i01 --item i02 --columns x", "explain: no item column 'x'."),
         ("TREE -u u01 --at-most category=1", "explain: --at-most has no effect on a beam search."),
-        ("TREE --item i01 --deny i02", "explain: --k and rules have no effect with --item."),
-        ("TREE --item i01 --k 3", "explain: --k and rules have no effect with --item."),
+        ("TREE --item i01 --deny i02", "explain: rules have no effect with --item."),
+        ("TREE --item i01 --k 3", "explain: --k has no effect with --item alone."),
         ("TREE --item i001", "explain: 1 unknown item ('i001'). Did you mean 'i01'?"),
-        ("RUN --item i01", "explain: item_cf has no tree to draw. Fit dtr, tdm, jtm, otm or plt."),
+        (
+            "RUN --item i01",
+            "explain: item_cf has no tree to draw. Fit dtr, tdm, jtm, otm or plt;",
+        ),
         ("TREE -u u001", "explain: 1 unknown user ('u001'). Did you mean 'u01'?"),
         (
             "TREE --history i001",
@@ -364,7 +387,7 @@ def test_explain_draws_what_lies_around_an_item(tree: Path, softdex: Softdex) ->
         ("TREE -u u01 --columns categry", "explain: no item column 'categry'. Did you mean"),
         ("TREE -u u01 --k 0", "explain: expected k > 0, got 0."),
         ("TREE -u u01 --k ten", "Invalid value for '--k'"),
-        ("RUN -u u01", "explain: item_cf has no tree to draw. Fit dtr, tdm, jtm, otm or plt."),
+        ("RUN -u u01", "explain: item_cf has no tree to draw. Fit dtr, tdm, jtm, otm or plt;"),
         ("gone -u u01", "load: no file gone"),
         ("TREE -u u01 --out .", "cannot write . (it is a folder or a device)"),
         ("TREE -u u01 --out clicks.csv/x", "cannot write clicks.csv/x"),
@@ -389,6 +412,21 @@ def test_compare_ranks_recipes_and_writes_a_report(softdex: Softdex) -> None:
     listed = softdex("compare", "clicks.csv", "--recipes", "popular", "--json").json()
     assert list(listed) == ["popular"]
     assert listed["popular"]["valid ndcg@20"] > 0
+
+
+def test_compare_ranks_by_the_metric_and_names_items_by_the_columns_asked_for(
+    softdex: Softdex,
+) -> None:
+    words = ("compare", "clicks.csv", "--recipes", "popular,item_cf", "--k", "1,5")
+    by = ("--metric", "recall@5", "--items", "items.parquet", "--columns", "subcategory")
+    done = softdex(*words, *by, "--report", "r.html")
+    assert done.code == 0, done.err
+    page = Path("r.html").read_text()
+    assert "is the best of 2 on recall@5" in page or "has the highest recall@5" in page
+    assert "By subcategory of the target, 8 of " in page
+    assert "<dd><bdi>softdex compare clicks.csv --recipes" in page
+    mistake(softdex(*words, "--columns", "colour"), "compare: no item column 'colour'.")
+    mistake(softdex(*words, "--metric", "recall@7"), "compare: unknown metric 'recall@7'")
 
 
 def test_compare_keeps_a_run_folder_per_recipe_and_goes_on_from_there(
@@ -486,17 +524,38 @@ def test_the_shell_completes_recipes_and_their_options(
 
 
 def test_demo_measures_its_recipes_against_the_best_possible(softdex: Softdex) -> None:
-    small = ("demo", "--users", 60, "--items", 30, "--out", "d")
-    done = softdex(*small, "--json").json()
-    assert set(done["results"]) == set(sdx.recipes.methods()) - set(RELATIVES + TREES)
+    done = softdex("demo", "--users", 60, "--items", 30, "--out", "d", "--json").json()
+    assert set(done["results"]) == {
+        "popular", "item_cf", "rg2", "fastvae", "bir", "dtr", "sasrec",
+    }  # fmt: skip
     assert done["best possible"]["recall@20"] > 0
     assert sorted(p.name for p in Path("d").iterdir()) == [
-        "clicks.parquet", "items.parquet", "report.html",
+        "clicks.parquet", "items.parquet", "models", "report.html",
     ]  # fmt: skip
-    shown = softdex(*small)
-    assert "best possible" in shown.out
-    following = next(line for line in shown.out.splitlines() if "softdex fit" in line)
-    assert softdex(*following.split()[1:]).code == 0
+    again = softdex("evaluate", "d/models/rg2", "--json").json()
+    assert again["metrics"] == pytest.approx(
+        {n: v for n, v in done["results"]["rg2"].items() if n in again["metrics"]}
+    )
+
+
+def test_demo_ends_with_commands_that_run(
+    softdex: Softdex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo_command, "DEFAULTS", {"item_cf": {}, "popular": {}})
+    shown = softdex("demo", "--users", 60, "--items", 30, "--out", "d").out.splitlines()
+    assert max(map(len, shown)) <= 80
+    assert any(line.startswith("best possible") for line in shown)
+    look, fit, recommend = (line.split()[1:] for line in shown if line.startswith("  softdex "))
+    assert [sdx.load(path).recipe for path in look[1:]] == [line.split()[0] for line in shown[1:3]]
+    assert softdex(*fit).code == 0
+    assert "title" in softdex(*recommend).out
+
+
+def test_the_full_demo_has_a_recipe_of_every_family() -> None:
+    assert set(demo_command._all()) == {
+        "bir", "bpr", "dtr", "fastvae", "ials", "item_cf", "mult_vae", "popular", "rg2", "rgx",
+        "sasrec", "softmax", "ssl_pop", "ssm", "xir", "youtube_dnn",
+    }  # fmt: skip
 
 
 # mistakes ----------------------------------------------------------------------------------------
@@ -982,5 +1041,5 @@ def test_a_real_process_prints_json_and_messages_apart(place: Path, tmp_path: Pa
     settings = {name: value for name, value in os.environ.items() if name != "SOFTDEX_QUIET"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=settings)
     assert json.loads(done.stdout)["recipe"] == "popular"
-    assert "trained popular in" in done.stderr
+    assert "popular: trained in" in done.stderr
     assert (tmp_path / "runs" / "popular" / "model.sdx").exists()

@@ -14,10 +14,10 @@ from typing import Any
 import commands
 
 import softdex as sdx
-from softdex.cli.plan import SECTIONS, read_config
 from softdex.data.split import SPLITS
 from softdex.listing import listing
 from softdex.options import fits, kinds
+from softdex.plan import SECTIONS, read_config
 
 HOSTILE = [
     "0", "-1", "1", "2", "3", "1.5", "-0.0", "1e-300", "1e300", "nan", "inf", "-inf", "true",

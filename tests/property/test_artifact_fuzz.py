@@ -30,7 +30,7 @@ pieces = st.one_of(
         lambda n: n.to_bytes(8, "little", signed=True)
     ),
 )
-many = settings(max_examples=600, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def refused_or_works(file: Path, raw: bytes) -> bool:

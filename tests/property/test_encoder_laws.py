@@ -19,6 +19,7 @@ from softdex.encode.counting import Neighbours, Unpersonalised
 from softdex.encode.history import Mixed, Recent, latest
 from softdex.encode.sequence import Dnn, Sequence
 from softdex.encode.table import Users
+from softdex.encode.terms import Terms
 from softdex.encode.vae import Vae
 from softdex.model import kinds
 from softdex.score.counting import Constant, Sparse
@@ -134,6 +135,12 @@ class Wrong(nn.Module):
         if self.spoil == "strangers":
             query = query / (torch.from_numpy(users) >= 0).float().unsqueeze(1)
         return query
+
+    def summands(self, user: int, history: Ragged) -> Terms:
+        ids = np.unique(history.ids)
+        items = self.items.weight[ids].double().numpy() / len(ids)
+        rest = np.full(self.items.dim, float(self.spoil == "summands"))
+        return Terms("mean", ids, items, None, rest)
 
     def over(self, items: Any, order: np.ndarray) -> Wrong:
         items = Dot(items.weight.roll(1, 0)).items if self.spoil == "remade" else items

@@ -164,7 +164,7 @@ CASES = [
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-@pytest.mark.parametrize("seed", [0, 1, *slow(2, 3)])
+@pytest.mark.parametrize("seed", [0, *slow(1, 2, 3)])
 def test_the_index_keeps_the_law(case: Case, law: str, seed: int) -> None:
     check(case, law, seed)
 

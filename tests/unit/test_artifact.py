@@ -257,7 +257,7 @@ def test_an_interrupted_write_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_synced_does_not_spoil_a_saved_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("softdex.files._sync_folder", full)
+    monkeypatch.setattr("softdex.files.sync_folder", full)
     fitted().save(tmp_path / "m.sdx")
     assert sdx.load(tmp_path / "m.sdx").recipe == "item_cf"
 

@@ -39,7 +39,7 @@ def test_a_result_makes_a_new_card() -> None:
 def test_what_is_not_known_is_no_entry() -> None:
     assert set(Card("popular").entries()) == {"recipe", "options", "card", "metrics"}
     words, origins = ["trained in file order"], [{"data": "sha"}]
-    full = Card("popular", {}, "sha", {}, {}, {"history": []}, True, "", words, origins)
+    full = Card("popular", {}, "sha", {}, {}, {"history": []}, True, "", words, origins, {})
     assert set(full.entries()) == set(ENTRIES)
 
 
@@ -70,7 +70,7 @@ def test_changes_are_saved_and_gone_once_they_are_undone(saved: Path) -> None:
     [
         {"added": 3}, {"added": {"items": "3"}}, {"added": {"users": True}}, {"removed": 1.5},
         {"removed": None}, {"drift": "0.1"}, {"refitted": 1}, {"training": []}, {"metrics": 0},
-        {"selected": None}, {"warnings": "no time"},
+        {"selected": None}, {"warnings": "no time"}, {"events": 3}, {"events": {"until": 3}},
     ],
     ids=str,
 )  # fmt: skip

@@ -10,7 +10,7 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ import pytest
 import softdex as sdx
 from softdex.compare.board import Board
 from softdex.machine import parse_seconds
+from softdex.progress import Work
+from softdex.tables import Rows
 
 module = importlib.import_module("softdex.compare.run")
 NAMES = ["popular", "item_cf"]
@@ -133,17 +135,61 @@ def test_a_log_is_split_by_what_it_has(log: sdx.Interactions) -> None:
         )
 
 
-def test_the_leaderboard_has_a_row_per_recipe_best_on_validation_first(
+def test_the_leaderboard_has_a_row_per_recipe_the_best_of_the_metric_first(
     found: sdx.Comparison,
 ) -> None:
     rows = found.leaderboard
     assert [row[""] for row in rows] == ["item_cf", "popular"] == found.ranking
+    found.store.entries["popular"]["valid"] = 1.0  # which chooses, and does not rank
+    assert found.best == "popular"
+    assert [row[""] for row in found.leaderboard] == ["item_cf", "popular"]
+    found.store.entries["popular"]["valid"] = 0.1
+    rows = found.leaderboard
     metrics = ["recall@5", "ndcg@5", "recall@20", "ndcg@20"]
     assert list(rows[0]) == ["", "valid ndcg@20", *metrics, "fit s"]
     for row in rows:
         assert row["valid ndcg@20"] == f"{found.valid[row['']]:.4f}"
         assert row["ndcg@20"] == found.results[row[""]].shown("ndcg@20")
-    assert str(found).startswith(str(rows))
+    kept = ["", "valid ndcg@20", "recall@20", "ndcg@20", "fit s"]
+    shown = Rows("", [{name: row[name] for name in kept} for row in rows])
+    assert str(found).startswith(str(shown))
+
+
+def test_the_leaderboard_goes_by_the_metric_asked_for(parts: sdx.Split) -> None:
+    by = {}
+    for metric in ("recall@5", "mrr@20", None):
+        found = sdx.compare(parts, ["item_cf", "popular", counted], k=(5, 20), metric=metric)
+        found.results["counted"] = replace(
+            found.results["popular"],
+            means={n: v + (n == "recall@5") for n, v in found.results["popular"].items()},
+            per_user={
+                n: v + (n == "recall@5") for n, v in found.results["popular"].per_user.items()
+            },
+        )
+        by[found.metric] = [row[""] for row in found.leaderboard]
+        assert found.metric in found.leaderboard[0]
+    assert by == {
+        "recall@5": ["counted", "item_cf", "popular"],
+        "mrr@20": ["item_cf", "popular", "counted"],
+        "ndcg@20": ["item_cf", "popular", "counted"],
+    }
+
+
+def test_more_cut_offs_than_fit_are_left_out_of_what_is_printed_only(parts: sdx.Split) -> None:
+    found = sdx.compare(parts, NAMES, k=(1, 2, 5, 20))
+    assert len(found.leaderboard[0]) == 3 + 2 * 4
+    assert str(found).split("\n")[0].split() == [
+        "valid", "ndcg@20", "recall@20", "ndcg@20", "fit", "s",
+    ]  # fmt: skip
+
+
+def test_a_notebook_shows_the_leaderboard_and_what_it_means(found: sdx.Comparison) -> None:
+    page = found._repr_html_()
+    for row in found.leaderboard:
+        for value in row.values():
+            assert f">{value}</td>" in page
+    assert page.index("item_cf") < page.index("popular")
+    assert "item_cf is the best on validation.<br>On test it is above popular by" in page
 
 
 def test_differences_are_the_paired_bootstrap_of_the_best_against_the_others(
@@ -152,12 +198,17 @@ def test_differences_are_the_paired_bootstrap_of_the_best_against_the_others(
     (row,) = found.differences
     bootstrap = found.results["item_cf"].compare(found.results["popular"])
     wanted = next(r for r in bootstrap if r["metric"] == "ndcg@20")
-    assert row == {"against": "popular", **wanted, "real": True}
+    assert (row["against"], row["metric"]) == ("popular", "ndcg@20")
+    for name in ("difference", "low", "high"):
+        assert row[name] == pytest.approx(wanted[name], abs=1e-3)
+    assert row["real"]
+    assert row["p"] == 0.001
     assert "item_cf is the best on validation." in str(found)
     assert f"On test it is above popular by {row['difference']:.4f} ndcg@20" in str(found)
     twins = sdx.compare(parts, {"ssm": {"epochs": 1, "dim": 4}, "popular": {}}, k=20)
     twins.results["ssm"] = twins.results["popular"]
     assert [row["real"] for row in twins.differences] == [False]
+    assert "p 1.000, cannot be told apart" in str(twins)
 
 
 def test_the_best_is_chosen_on_validation_whatever_the_test_part_says(
@@ -223,13 +274,14 @@ def test_the_report_shows_data_options_results_and_differences(
     found = sdx.compare(log, {"popular": {}, "item_cf": {"neighbours": 77}}, k=(5, 20))
     found.report(tmp_path / "r.html", title="Two recipes", lead="on a world")
     page = (tmp_path / "r.html").read_text()
-    for words in ("Two recipes", "on a world", "neighbours 77", "Is the difference real?"):
+    for words in ("Two recipes", "on a world", "neighbours 77", "Who beats whom"):
         assert words in page
     for name in NAMES:
         assert f"{found.results[name]['recall@20']:.4f}" in page
-    assert f"<td>{len(log):,}</td>" in page
+    assert f"<dt>rows</dt><dd><bdi>{len(log):,}</bdi></dd>" in page
     assert found.split.card.sha256 in page
-    assert "Without a result" not in page
+    assert "0, of every recipe" not in page  # neither of them draws
+    assert "class='notes'" not in page
 
 
 # a budget, errors and Ctrl-C ---------------------------------------------------------------------
@@ -245,7 +297,8 @@ def test_once_the_budget_is_spent_no_recipe_starts_and_the_rest_is_named(
     assert "item_cf: not trained (the budget was spent)" in str(found)
     assert "rg2: not trained (the budget was spent)" in capsys.readouterr().err
     found.report(tmp_path / "r.html")
-    assert "Without a result" in (tmp_path / "r.html").read_text()
+    words = "</b>: not trained (the budget was spent)"
+    assert (tmp_path / "r.html").read_text().count(words) == 2
 
 
 def test_a_budget_that_lasts_trains_all(parts: sdx.Split) -> None:
@@ -353,10 +406,10 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:
     loop = importlib.import_module("softdex.solve.loop")
     epoch = loop.Run._epoch
 
-    def timed(run: Any, asked: Callable[[], bool]) -> dict[str, Any]:
+    def timed(run: Any, *given: Any) -> dict[str, Any]:
         if run.progress.epoch == epochs and run.until < math.inf:
             run.until = 0.0
-        return epoch(run, asked)
+        return epoch(run, *given)
 
     monkeypatch.setattr(loop.Run, "_epoch", timed)
 
@@ -496,18 +549,24 @@ def test_other_data_options_and_foreign_models_are_refused_before_any_training(
 
 
 def test_the_board_shows_the_best_first_then_training_then_waiting() -> None:
-    board = Board(["popular", "rg2", "ssm", "sasrec"], live=True)
+    board = Board(["popular", "rg2", "ssm", "sasrec"])
     board.done("popular", {"seconds": 0.5, "valid": 0.02, "cut": None}, before=True)
     board.done("rg2", {"seconds": 2.0, "valid": 0.05, "cut": 60.0})
     board.begin("ssm")
-    board.epoch("ssm", {"epoch": 3, "metric": 0.04})
-    rows = [[str(cell) for cell in column._cells] for column in board.table().columns]
+    board.work.below = Work("ssm", "epoch", 5, done=3)
+    board.work.below.facts = {"ndcg@20": "0.0400"}
+
+    def shown(width: int) -> list[list[str]]:
+        return [[str(cell) for cell in column._cells] for column in board.table(width).columns]
+
+    rows = shown(80)
     assert rows[0] == ["rg2", "popular", "ssm", "sasrec"]
     assert rows[1] == ["0.0500", "0.0200", "", ""]
     assert rows[2] == ["2.0", "0.5", "0.0", ""]
     assert rows[3] == [
-        "stopped by the budget", "trained before", "epoch 3, ndcg@20 0.0400", "waiting",
+        "stopped by the budget", "trained before", "epoch 4/5, ndcg@20 0.0400", "waiting",
     ]  # fmt: skip
+    assert shown(45)[3] == ["stopped by th…", "trained before", "epoch 4/5, nd…", "waiting"]
 
 
 def test_on_a_terminal_the_table_is_live_and_nothing_else_is_printed_meanwhile(
@@ -526,7 +585,6 @@ def test_on_a_terminal_the_table_is_live_and_nothing_else_is_printed_meanwhile(
     monkeypatch.setenv("TERM", "xterm")
     sdx.compare(parts, {"popular": {}, "ssm": SLOW | {"epochs": 2}}, k=5)
     assert "valid ndcg@20" in shown[0]
-    assert "evaluating" not in shown[0]
     assert "training on" not in shown[0]
 
 
@@ -564,6 +622,9 @@ def test_without_a_terminal_each_recipe_has_a_line(
         ({"k": 10**6}, "evaluate: expected k of at most 1,000, got 1,000,000"),
         ({"index": "servd"}, "evaluate: unknown value of index 'servd'. Did you mean 'served'?"),
         ({"empty": "none"}, "evaluate: unknown value of empty 'none'"),
+        ({"metric": "ndgc@20"}, "compare: unknown metric 'ndgc@20'. Did you mean 'ndcg@20'?"),
+        ({"metric": "ndcg@5"}, "compare: unknown metric 'ndcg@5'. Did you mean 'ndcg@50'?"),
+        ({"metric": "coverage@20"}, "compare: unknown metric 'coverage@20'"),
         ({"max_memory": "lots"}, "max_memory: expected a size such as '2GB', got 'lots'"),
         ({"budget": 0}, "compare: budget: expected a positive number of seconds or a time"),
         ({"budget": -5}, "compare: budget: expected"),
@@ -601,7 +662,55 @@ def test_a_report_that_cannot_be_written_leaves_the_comparison_as_it_was(
         found.report(tmp_path)
     with pytest.raises(sdx.SoftdexError, match=r"report: expected a file name ending in \.html"):
         found.report(tmp_path / "clicks.csv")
+    with pytest.raises(sdx.SoftdexError, match="report: no item column 'colour'"):
+        found.report(tmp_path / "r.html", columns=["colour"])
+    other = {"popular": found.results["popular"]}
+    with pytest.raises(sdx.SoftdexError, match="report: a recipe is called 'popular'"):
+        found.report(tmp_path / "r.html", also=other)
+    with pytest.raises(sdx.DataError, match=r"report: expected a result as also\['mine'\], got "):
+        found.report(tmp_path / "r.html", also={"mine": [1]})  # type: ignore[dict-item]
+    assert list(tmp_path.iterdir()) == []
     assert list(found.results) == NAMES
+
+
+def test_a_report_has_results_that_come_from_elsewhere(
+    parts: sdx.Split, found: sdx.Comparison, tmp_path: Path
+) -> None:
+    asked = parts.test.user_keys.take(parts.test.users)
+    lists = found.model("item_cf").recommend(asked, k=20)
+    mine = sdx.evaluate(lists, parts.test, k=(5, 20))
+    found.report(tmp_path / "r.html", also={"mine": mine})
+    page = (tmp_path / "r.html").read_text()
+    assert f"{mine['ndcg@20']:.4f}" in page
+    assert "Not trained here: <b class='name' title='mine'>" in page
+    other = sdx.evaluate(lists, parts.valid, k=(5, 20))  # type: ignore[arg-type]
+    with pytest.raises(sdx.SoftdexError, match="pairs: expected results of the same users"):
+        found.report(tmp_path / "q.html", also={"other": other})
+    assert not (tmp_path / "q.html").exists()
+
+
+def test_memory_is_known_per_recipe_also_of_those_trained_before(
+    parts: sdx.Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = module.train_once
+
+    def greedy(name: str, *given: Any, **options: Any) -> sdx.Retriever:
+        held = np.ones(2**25 if name == "item_cf" else 1)  # 256 MB
+        return train(name, *given, **options) if held.any() else None
+
+    monkeypatch.setattr(module, "train_once", greedy)
+    for _ in range(2):
+        found = sdx.compare(parts, ["item_cf", "popular"], k=20, folder=tmp_path)
+        if "memory" not in found.store.entries["popular"]:
+            pytest.skip("this kernel does not tell the memory of a process")
+        much, little = (found.store.entries[name]["memory"] for name in ("item_cf", "popular"))
+        assert much - little > 2e8
+    found.store.entries["popular"]["gpu_memory"] = 123 * 10**6
+    found.report(tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert f"<td>{much / 1e6:,.0f}</td>" in page
+    assert "<th scope='col'>GPU MB</th>" in page
+    assert "<td>123</td>" in page
 
 
 # parts put together by hand ----------------------------------------------------------------------

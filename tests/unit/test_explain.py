@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import softdex as sdx
+from softdex import drawing
 from softdex.data.keys import factorize
 from softdex.data.ragged import Ragged
 from softdex.encode.history import Recent
@@ -343,7 +344,7 @@ def test_nodes_keep_their_order_and_distance_and_stay_inside(
     model = made(items, beam, arity, had=had, table=films(items))
     view = look(model, "a", k=k)
     assert len(view.items) == min(k, items - had)
-    for row, xs in zip(view.rows, module._places(view.rows), strict=True):
+    for row, xs in zip(view.rows, module.places(view.rows), strict=True):
         numbers = [node.number for node in row.nodes]
         assert numbers == sorted(set(numbers))
         box = explain_page.box_width(module._boxes(row))
@@ -384,7 +385,7 @@ def test_a_row_says_how_many_nodes_are_not_drawn() -> None:
 @pytest.mark.parametrize("text", [*HOSTILE, "one", "several short words in a row", "e\u0301" * 50])
 def test_lines_hold_the_text_and_say_where_it_was_cut(text: str) -> None:
     for most, room in ((1, 60.0), (3, 60.0), (2, 1.0), (1, 2000.0)):
-        lines = explain_page.lines(text, most, room)
+        lines = drawing.lines(text, most, room)
         assert 1 <= len(lines) <= most
         whole = "".join(lines).replace(" ", "")
         plain = text.replace(" ", "")

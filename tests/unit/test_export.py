@@ -338,7 +338,7 @@ def test_the_command_writes_what_the_method_writes(
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (["m.sdx"], "Missing option"),
+    (["m.sdx"], "expected --faiss FILE or --page FOLDER, one of them"),
     (["gone", "--faiss", "x"], "load: no file gone"),
     (["m.sdx", "--faiss", "x", "--factory", "rubbish"], "could not parse index string rubbish"),
     (["counts.sdx", "--faiss", "x"], "expected a model with item vectors, popular has none"),

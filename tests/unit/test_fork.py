@@ -42,7 +42,7 @@ past = [log.items.all().take([1, 2, 3]).to_pylist()] * 3
 square = torch.ones(400, 400)
 for name in sys.argv[1:]:
     epochs = 4 if sdx.recipes.options(name).get("rounds", 1) > 1 else 1
-    small = {"epochs": epochs, "patience": 0, "device": "cpu"}
+    small = {"epochs": epochs, "patience": 0, "device": "cpu", "leaves": "random", "beam": 4}
     given = {n: v for n, v in small.items() if n in sdx.recipes.choices(name)}
     model = sdx.fit(name, log, quiet=True, **given)
     asked = {"history": past}

@@ -499,7 +499,7 @@ def test_items_added_to_a_trained_model_are_found_by_those_who_would_have_them(
     events = [(u, 20 * (u % 2) + i) for u in range(200) for i in draw.choice(20, 8, replace=False)]
     late = [(u, i) for u, i in events if i in (3, 23)]
     log = sdx.read([pair for pair in events if pair not in set(late)])
-    model = sdx.fit(name, log, dim=16, epochs=30, lr=0.01, device="cpu", **options)
+    model = sdx.fit(name, log, dim=16, epochs=15, lr=0.02, device="cpu", **options)
     askers = [u for u in range(200) if (u, 3 + 20 * (u % 2)) not in set(late)]
     model.add_items(sdx.read(late))
     found = model.recommend(askers, k=12).to_pydict()

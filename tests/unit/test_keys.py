@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from softdex.data.arrow import unwrapped
-from softdex.data.keys import BISECT_UP_TO, Keys, factorize, range_keys, restore
-from softdex.errors import DataError
+from softdex.data.keys import BISECT_UP_TO, Keys, factorize, find, range_keys, restore
+from softdex.errors import DataError, SoftdexError
 
 WORDS = ["b", "a", "c", "a"]
 UUIDS = [uuid.UUID(int=i) for i in (3, 1, 2, 1)]
@@ -112,6 +112,35 @@ def test_lookup_finds_what_is_there(
 )
 def test_keys_may_be_asked_for_in_any_container(asked: Any) -> None:
     assert keys_of(WORDS).lookup(asked).tolist() == [2, 0]
+
+
+MANY = {
+    "numbers": [n * n * (-1) ** n for n in range(2000)],
+    "text": [f"{'äöü'[n % 3]}{n * n}" for n in range(2000)],
+}
+
+
+@pytest.mark.parametrize("kind", MANY)
+@pytest.mark.parametrize("asked", [1, BISECT_UP_TO, 200, 1500])
+def test_a_python_list_an_array_and_a_hash_table_find_the_same_rows(kind: str, asked: int) -> None:
+    """Half of the keys are known; the first, the last and what lies beyond them are asked for."""
+    every = sorted(MANY[kind])
+    keys, draw = keys_of(every[::2]), np.random.default_rng(asked)
+    wanted = [every[i] for i in draw.choice(len(every), asked)]
+    wanted[: min(asked, 4)] = [every[0], every[-2], every[-1], every[1]][:asked]
+    rows = {key: row for row, key in enumerate(every[::2])}
+    expected = [rows.get(key, -1) for key in wanted]
+    assert find(keys, wanted, "here", "keys", known=False).tolist() == expected
+    assert keys.lookup(pa.array(wanted)).tolist() == expected
+    assert keys.lookup(pa.array(wanted * 10)).tolist() == expected * 10
+
+
+def test_few_keys_are_checked_like_many() -> None:
+    with pytest.raises(SoftdexError, match="not valid Unicode"):
+        find(keys_of(WORDS), ["a", "\ud800"], "here", "keys", known=False)
+    with pytest.raises(DataError, match="1 unknown key"):
+        find(keys_of([1, 2]), [2**63], "here", "keys")
+    assert find(keys_of([1, 2]), [2, -(2**63)], "here", "keys", known=False).tolist() == [1, -1]
 
 
 def test_one_string_is_not_a_list_of_letters() -> None:

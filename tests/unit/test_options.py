@@ -13,10 +13,10 @@ import pytest
 
 import softdex as sdx
 from softdex import machine, recipes
-from softdex.cli.plan import read_config, to_toml
 from softdex.data import split as splits
 from softdex.errors import SoftdexError
 from softdex.options import check, fits, kinds, words
+from softdex.plan import read_config, to_toml
 
 
 @pytest.mark.parametrize(

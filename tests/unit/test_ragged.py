@@ -35,7 +35,7 @@ def test_lengths_and_rows_of_ids() -> None:
     assert ragged(ROWS).row_of.tolist() == [0, 0, 2, 3, 3, 3]
 
 
-@pytest.mark.parametrize("rows", [[3, 0, 0], [1], [], [-1, 2]])
+@pytest.mark.parametrize("rows", [[3, 0, 0], [1], [3], [-1], [], [-1, 2]])
 def test_take_gives_these_rows_in_this_order(rows: list[int]) -> None:
     assert lists(ragged(ROWS).take(np.array(rows, np.int64))) == [ROWS[r] for r in rows]
 
@@ -53,6 +53,12 @@ def test_where_keeps_rows_in_their_place() -> None:
     found = ragged(ROWS)
     assert lists(found.where(found.ids > 3)) == [[], [], [], [5, 4, 4]]
     assert lists(found.where(np.zeros(6, bool))) == [[]] * 4
+
+
+def test_distinct_ids_ascend_within_their_rows() -> None:
+    found = ragged(ROWS).distinct(6)
+    assert lists(found) == [[1, 3], [], [2], [4, 5]]
+    assert found.ids.dtype == np.int32
 
 
 def test_the_matrix_counts_repeats() -> None:

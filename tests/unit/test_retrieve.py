@@ -492,7 +492,7 @@ def test_the_table_prints_in_a_notebook_with_its_text_escaped() -> None:
     assert html.count("<tr>") == 51
     assert "<td>&lt;u0&gt;</td>" in html
     assert "<u0>" not in html
-    assert html.endswith("<p>60 rows, 50 shown</p>")
+    assert "<p>60 rows, 50 shown</p>" in html
     assert "shown" not in model.recommend("<u1>", 1)._repr_html_()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ import pytest
 import torch
 
 import softdex as sdx
+from marks import slow
 from softdex.machine import pick_device
 from softdex.recipes import make
 from softdex.solve.checkpoint import FILE, LOG, Checkpointer
 from softdex.solve.gradient import trainer as sgd
 from softdex.solve.gradient.probe import proposal_report
 from softdex.solve.gradient.trainer import Descent
-from softdex.solve.loop import Outcome, train
+from softdex.solve.loop import CLOCKS, Outcome, train
 
 SMALL: dict[str, Any] = {
     "dim": 8, "epochs": 4, "batch_size": 256, "negatives": 20, "lr": 0.02, "patience": 0,
@@ -189,8 +191,13 @@ def interrupted(
             run(log, Checkpointer(folder, {"data": log.sha256}, resume=False), **options)
 
 
-@pytest.mark.parametrize("objective", ["ssm", "dns"])
-@pytest.mark.parametrize("stop", [1, 14, 31, 40, 57])
+@pytest.fixture(scope="module", params=["ssm", "dns"])
+def whole(request: pytest.FixtureRequest, log: sdx.Interactions) -> tuple[str, Descent, Outcome]:
+    """An objective, and a run with it from beginning to end."""
+    return request.param, *run(log, objective=request.param)
+
+
+@pytest.mark.parametrize("stop", [1, 40, *slow(14, 31, 57)])
 @pytest.mark.parametrize("every", [0.0, 300.0])
 def test_a_killed_run_goes_on_to_the_very_same_weights(
     log: sdx.Interactions,
@@ -198,18 +205,17 @@ def test_a_killed_run_goes_on_to_the_very_same_weights(
     monkeypatch: pytest.MonkeyPatch,
     stop: int,
     every: float,
-    objective: str,
+    whole: tuple[str, Descent, Outcome],
 ) -> None:
     """With a checkpoint after every step (0 s), and with one after every epoch; with draws that a
     batch shares, and with draws per row."""
-    given = {"objective": objective}
-    whole, outcome = run(log, **given)
-    interrupted(log, tmp_path, stop, monkeypatch, every=every, **given)
+    objective, once, outcome = whole
+    interrupted(log, tmp_path, stop, monkeypatch, every=every, objective=objective)
     resumed = Checkpointer(tmp_path, {"data": log.sha256}, resume=True)
-    made, again = run(log, resumed, every, **given)
-    assert same(whole, made)
-    drop = [{k: v for k, v in r.items() if k != "seconds"} for r in again.history]
-    assert drop == [{k: v for k, v in r.items() if k != "seconds"} for r in outcome.history]
+    made, again = run(log, resumed, every, objective=objective)
+    assert same(once, made)
+    drop = [{k: v for k, v in r.items() if k not in CLOCKS} for r in again.history]
+    assert drop == [{k: v for k, v in r.items() if k not in CLOCKS} for r in outcome.history]
 
 
 def test_the_log_has_one_line_an_epoch(log: sdx.Interactions, tmp_path: Path) -> None:
@@ -217,6 +223,21 @@ def test_the_log_has_one_line_an_epoch(log: sdx.Interactions, tmp_path: Path) ->
     lines = (tmp_path / LOG).read_text().splitlines()
     assert len(lines) == 4
     assert '"epoch": 4' in lines[-1]
+
+
+def test_the_seconds_of_training_add_up_without_those_of_measuring(log: sdx.Interactions) -> None:
+    made = make("mf", log, SMALL | {"epochs": 2})
+    first, last = train(made, log, measure=lambda: time.sleep(0.1) or 0.0).history
+    assert 0 < first["trained"] < last["trained"] < last["seconds"] - 0.2
+
+
+def test_the_seconds_of_training_go_on_after_an_interruption(
+    log: sdx.Interactions, tmp_path: Path
+) -> None:
+    run(log, Checkpointer(tmp_path, {}, resume=False), epochs=2)
+    _, again = run(log, Checkpointer(tmp_path, {}, resume=True), epochs=3)
+    before, last = again.history[1:]
+    assert last["trained"] > before["trained"] > 0
 
 
 def test_a_checkpoint_of_another_run_is_refused(log: sdx.Interactions, tmp_path: Path) -> None:

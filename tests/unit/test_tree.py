@@ -67,7 +67,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_model(parts: sdx.Split, tmp_
     from softdex.solve.loop import Run
 
     def job() -> Any:
-        given = options("dtr", norm="batch", max_instances=1000)
+        given = options("dtr", norm="batch", max_instances=500)
         return make("tree", parts.train, given)
 
     whole = Run(job(), parts.train)
@@ -165,7 +165,7 @@ def test_a_new_item_takes_a_free_leaf_and_too_many_are_refused(fitted: sdx.Retri
 
 
 def test_the_beam_can_be_tuned_and_every_leaf_scored(parts: sdx.Split) -> None:
-    model = sdx.fit("dtr", parts.train, **options("dtr", beam=3))
+    model = sdx.fit("dtr", parts.train, **options("dtr", beam=3, epochs=1))
     users = model.users.all()
     query = model.encoder(np.arange(len(users)), model.seen)
     best = leaves(model).search(query, 20, effort=math.inf).ids

@@ -36,6 +36,7 @@ SMALL: dict[str, Any] = {
     "batch_size": 256, "lr": 0.01, "device": "cpu",
 }  # fmt: skip
 BEAM = {name: value for name, value in SMALL.items() if name != "negatives"}
+FEW = {"epochs": 2, "max_instances": 500}
 BOTH = pytest.mark.parametrize("rule", RULES)
 
 
@@ -158,6 +159,15 @@ def test_items_whose_histories_all_want_another_slot_get_it(
 # in training -------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def estimator(parts: sdx.Split, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The file of a sequence model, quicker than the one that a tree trains for itself."""
+    path = tmp_path_factory.mktemp("estimator") / "s.sdx"
+    quick = {"dim": 8, "epochs": 1, "max_history": 8, "positions": 8, "device": "cpu"}
+    sdx.fit("sasrec", parts.train, **quick).save(path)
+    return str(path)
+
+
 def tree_in(model: sdx.Retriever) -> Tree:
     assert isinstance(model.index, Tree)
     return model.index
@@ -237,6 +247,7 @@ def test_what_moves_with_its_items_leaves_the_best_of_all_leaves_as_they_were(
 @pytest.mark.parametrize("sampling", ["beam", "uniform"])
 def test_labels_of_ones_own_making_begin_after_the_warm_up(parts: sdx.Split, sampling: str) -> None:
     more = {"objective": "binary", "sampling": sampling, "rectify": "own", "warm_up": 1}
+    more["max_instances"] = 500
     made: Any = sdx.recipes.make("tree", parts.train, SMALL | more)
     run = loop.Run(made, parts.train, quiet=True)
     trainer: Any = run.trainer
@@ -275,9 +286,12 @@ def test_a_run_in_parts_that_was_killed_ends_where_it_would_have(
     stop: str,
     name: str,
     more: dict[str, Any],
+    estimator: str,
 ) -> None:
     small = SMALL if name == "dtr" else BEAM
     options = small | {"epochs": 2, "max_instances": 1000} | more
+    if stop == "inside the round after":
+        options["estimator"] = estimator
     whole = sdx.fit(name, parts.train, **options)
     steps, step = 0, sgd.Trainer.step
 
@@ -339,13 +353,14 @@ def test_where_the_beam_holds_all_items_it_is_said_that_there_is_no_tree_to_lear
 
 
 def test_a_tree_can_begin_as_a_saved_one(parts: sdx.Split, tmp_path: Path) -> None:
-    learned = sdx.fit("jtm", parts.train, **(SMALL | {"epochs": 2, "room": 0.3}))
+    few = {"room": 0.3, "max_instances": 500}
+    learned = sdx.fit("jtm", parts.train, **(SMALL | few | {"epochs": 2}))
     learned.save(tmp_path / "jtm.sdx")
     path = str(tmp_path / "jtm.sdx")
-    model = sdx.fit("otm", parts.train, **(BEAM | {"epochs": 1, "leaves": path, "room": 0.3}))
+    model = sdx.fit("otm", parts.train, **(BEAM | few | {"epochs": 1, "leaves": path}))
     assert tree_in(learned).item_of.tolist() == tree_in(model).item_of.tolist()
     assert (tree_in(model).item_of < 0).any()
-    first = sdx.fit("tree", parts.train, **(SMALL | {"epochs": 1, "room": 0.3}))
+    first = sdx.fit("tree", parts.train, **(SMALL | few | {"epochs": 1}))
     assert tree_in(first).item_of.tolist() != tree_in(model).item_of.tolist()
     sdx.fit("popular", parts.train).save(tmp_path / "p.sdx")
     with pytest.raises(SoftdexError, match="is a saved popular, which has no tree"):
@@ -353,13 +368,10 @@ def test_a_tree_can_begin_as_a_saved_one(parts: sdx.Split, tmp_path: Path) -> No
 
 
 def test_labels_can_be_rectified_by_a_saved_sequence_model(
-    parts: sdx.Split, tmp_path: Path
+    parts: sdx.Split, tmp_path: Path, estimator: str
 ) -> None:
-    quick = {"dim": 16, "epochs": 2, "device": "cpu"}
-    sdx.fit("sasrec", parts.train, **quick).save(tmp_path / "s.sdx")
-    given = str(tmp_path / "s.sdx")
-    model = sdx.fit("dtr", parts.train, **SMALL, rectify="path", estimator=given)
-    assert model.options["estimator"] == given
+    model = sdx.fit("dtr", parts.train, **(SMALL | FEW), rectify="path", estimator=estimator)
+    assert model.options["estimator"] == estimator
     sdx.fit("popular", parts.train).save(tmp_path / "p.sdx")
     with pytest.raises(SoftdexError, match="Give a saved sasrec"):
         sdx.fit("dtr", parts.train, **SMALL, rectify="path", estimator=str(tmp_path / "p.sdx"))
@@ -393,8 +405,8 @@ def test_what_a_beam_is_trained_on_is_what_it_looks_at(
             looked = set(nodes[row][scores[row] > -torch.inf].tolist())
             assert set(path.draws.nodes[row].tolist()) - {own} == looked - {own}
             assert bool(there[row, level]) == (own in looked)
-    made = sdx.fit("otm", parts.train, **(given | {"epochs": 2}))
-    assert all(np.isfinite(record["loss"]) for record in made.card.training["history"])
+    model = sdx.fit("otm", parts.train, **(given | FEW))
+    assert all(np.isfinite(record["loss"]) for record in model.card.training["history"])
 
 
 @pytest.mark.parametrize(("rounds", "epochs"), [(4, 6), (5, 6), (2, 5)])

@@ -22,8 +22,8 @@ from softdex.errors import SoftdexError
 from softdex.messages import volume
 
 COMMANDS = (
-    "fit", "evaluate", "recommend", "similar", "explain", "export", "compare", "recipes", "doctor",
-    "demo",
+    "fit", "evaluate", "recommend", "similar", "explain", "look", "serve", "events", "export",
+    "compare", "recipes", "doctor", "demo",
 )  # fmt: skip
 FLAGS = (
     "user", "item", "time", "rating", "weight", "items", "item_columns", "users", "bad_rows",

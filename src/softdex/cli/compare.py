@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from softdex.cli.arguments import words
-from softdex.cli.options import AsJson, LogOptions, unfold
+from softdex.cli.options import AsJson, Columns, LogOptions, unfold
 from softdex.cli.output import print_json
-from softdex.cli.plan import CONFIG, Plan, plan_of, prepare, to_toml
+from softdex.cli.plan import plan_of
 from softdex.cli.run import summary
 from softdex.compare import Comparison, check_recipes
 from softdex.compare import compare as compare_recipes
+from softdex.data.labels import Labels
 from softdex.errors import SoftdexError
 from softdex.files import check_folder, check_page, save_text
 from softdex.machine import parse_seconds
 from softdex.messages import METRIC, say
+from softdex.plan import CONFIG, Plan, prepare, to_toml
 
 STOPPED = "stopped. The same command goes on."
 
@@ -37,6 +41,10 @@ def compare(
         typer.Option(help="Folder of the models; by default runs/compare-LOG."),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="HTML report to write.")] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="What recipes are ranked by, e.g. recall@10; else ndcg@20.")
+    ] = None,
+    columns: Columns = "",
     log: LogOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -48,6 +56,7 @@ def compare(
     if plan.keys() & {"recipe", "options", "train"}:
         say(f"compare: {log.config} gives data, split and evaluate; recipes take their defaults")
     chosen = list(check_recipes(words(names, "--recipes"))) if names else None
+    shown = words(columns, "--columns") if columns else None
     seconds = None if budget is None else parse_seconds("compare: budget", budget)
     source = plan.get("data", {}).get("source")
     folder = out or Path("runs") / f"compare-{_word(source or '')}"
@@ -55,16 +64,21 @@ def compare(
     if report is not None:
         check_page(report, "compare")
     whole, parts = prepare(plan)
+    Labels(whole.items, whole.item_table, shown, "compare")  # refuses unknown columns
     rules = plan.get("evaluate", {})
     try:
-        found = compare_recipes(parts, chosen, budget=seconds, folder=folder, **rules)
+        found = compare_recipes(
+            parts, chosen, budget=seconds, folder=folder, metric=metric, **rules
+        )
     except KeyboardInterrupt:  # before the first recipe has finished
         say(STOPPED)
         raise
     for name in found.results:
-        save_text(folder / name / CONFIG, to_toml(_plan(plan, found, name, folder / name)))
+        save_plan(plan, found, name, folder / name)
     if report is not None:
-        found.report(report, lead=str(source), data=whole.describe())
+        found.report(
+            report, lead=str(source), data=whole.describe(), columns=shown, command=typed()
+        )
     if as_json:
         print_json({name: _figures(found, name) for name in found.ranking})
     else:
@@ -73,10 +87,15 @@ def compare(
     finish(found)
 
 
-def finish(found: Comparison) -> None:
+def typed() -> str:
+    """The command line that was typed, for a protocol card."""
+    return shlex.join(["softdex", *sys.argv[1:]])
+
+
+def finish(found: Comparison, stopped: str = STOPPED) -> None:
     """Exit with 130 after Ctrl-C; raise if a recipe failed."""
     if found.stopped == "interrupt":
-        say(STOPPED)
+        say(stopped)
         raise typer.Exit(130)
     if found.failed:
         why = "; ".join(f"{name} {found.missing[name]}" for name in found.failed)
@@ -89,10 +108,11 @@ def _word(source: str | list[str]) -> str:
     return re.sub(r"\W+", "-", Path(first).name.split(".")[0]).strip("-") or "log"
 
 
-def _plan(plan: Plan, found: Comparison, name: str, out: Path) -> Plan:
-    """The plan of one recipe, so that its folder is one of `softdex fit`."""
-    shared = {n: value for n, value in plan.items() if n in ("data", "split", "evaluate")}
-    return shared | {"recipe": name, "out": str(out), "options": found.options[name]}
+def save_plan(plan: Plan, found: Comparison, name: str, out: Path) -> None:
+    """Write the plan of one recipe, so that its folder is one of `softdex fit`."""
+    own = {n: value for n, value in plan.items() if n in ("data", "split", "evaluate")}
+    own |= {"recipe": name, "out": str(out), "options": found.options[name]}
+    save_text(out / CONFIG, to_toml(own))
 
 
 def _figures(found: Comparison, name: str) -> dict[str, Any]:

@@ -52,7 +52,8 @@ def fit(
     """Train a recipe on a log; write a run folder with config, metrics and model."""
     from softdex.cli import run  # loads torch, which completion need not
     from softdex.cli.output import print_json
-    from softdex.cli.plan import CONFIG, plan_of
+    from softdex.cli.plan import plan_of
+    from softdex.plan import CONFIG
 
     config = log.config
     if resume and config is None and log.source is None:

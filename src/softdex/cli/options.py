@@ -56,6 +56,9 @@ class LogOptions:
         str | None, _data("Columns of an item table without header, comma-separated.")
     ] = None
     users: Annotated[str | None, _data("User table to join.")] = None
+    events: Annotated[
+        str | None, _data("Event file of softdex serve, whose events join the log.")
+    ] = None
     duplicates: Annotated[str | None, _data("Repeated pairs: keep, last or sum.")] = None
     bad_rows: Annotated[str | None, _data("Unreadable rows: error or drop.")] = None
     separator: Annotated[str | None, _data("Column separator of a text file.")] = None

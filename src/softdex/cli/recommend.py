@@ -40,6 +40,13 @@ def recommend(
         str | None,
         typer.Option(help="Unknown users: error, popular or skip; popular by default with --all."),
     ] = None,
+    mode: Annotated[
+        str, typer.Option(help="best items, or a sample of the model's softmax.")
+    ] = "best",
+    temperature: Annotated[
+        float | None, typer.Option(help="Divides the scores of a sample; the model's by default.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of a sample.")] = None,
     max_memory: MaxMemory = None,
     as_json: AsJson = False,
 ) -> None:
@@ -51,6 +58,9 @@ def recommend(
         "exclude_seen": not keep_seen,
         "columns": words(columns, "--columns"),
         "unknown": unknown or ("popular" if everyone else "error"),
+        "mode": mode,
+        "temperature": temperature,
+        "seed": seed,
     }
     if max_memory:
         options["max_memory"] = max_memory

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from softdex import recipes
-from softdex.cli.plan import CONFIG, Plan, prepare, read_config, to_toml
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
-from softdex.errors import DataError, SoftdexError
+from softdex.errors import SoftdexError
 from softdex.evaluate.lists import evaluate as evaluate_lists
 from softdex.evaluate.result import Result
 from softdex.files import check_folder, locked, save_text
@@ -22,6 +20,7 @@ from softdex.messages import say
 from softdex.model.artifact import plain
 from softdex.model.retriever import Retriever
 from softdex.model.saving import MODEL_FILE, load
+from softdex.plan import CONFIG, Plan, prepare, read_config, tested, to_toml
 from softdex.solve.checkpoint import FILE as CHECKPOINT
 from softdex.tune import tune
 
@@ -48,7 +47,6 @@ def _fit(plan: Plan, out: Path, *, force: bool, resume: bool) -> tuple[Retriever
     _check_folder(out, stopped=stopped, force=force, resume=resume)
     check_folder(out, "fit")
     _, (train, valid, test) = prepare(plan)
-    began = time.perf_counter()
     had = [] if resume and stopped else [n for n in OWN if (out / n).exists()]
     _drop_aside(out)
     try:
@@ -57,7 +55,6 @@ def _fit(plan: Plan, out: Path, *, force: bool, resume: bool) -> tuple[Retriever
         if not (resume and stopped):
             save_text(out / CONFIG, to_toml(plan))
         model = _train(plan, train, valid, out, resume=resume)
-        say(f"trained {recipe} in {time.perf_counter() - began:.1f} s")
         model.save(out / MODEL_FILE)  # from here on no error loses the training
     except BaseException as error:
         if not (out / CHECKPOINT).exists():  # nothing to resume: leave the folder as it was
@@ -96,21 +93,7 @@ def evaluate(
     if source:
         plan.setdefault("data", {})["source"] = source
     plan["evaluate"] = {**plan.get("evaluate", {}), **rules}
-    _, (_, _, test) = prepare(plan)
-    trained, rules = (model.card.split or {}).get("sha256"), plan["evaluate"]
-    comparable = model.card.selected is not None  # its hashes are of this version
-    if comparable and trained != test.card.sha256 and rules.get("leak") != "allow":
-        if (model.card.split or {}).get("data_sha256") == test.card.data_sha256:
-            raise DataError(
-                f"evaluate: the rows are in another order than when {folder} was trained, and its "
-                "split depends on it (events of equal time, or drawn at random). Train again, pass "
-                "the file in its first order as --data, or --leak allow to evaluate all the same."
-            )
-        raise DataError(
-            f"evaluate: the data has changed since {folder} was trained (its split is "
-            f"{str(trained)[:8]}, now it is {test.card.sha256[:8]}). Train again, pass --data, or "
-            "--leak allow to evaluate on it all the same."
-        )
+    test, rules = tested(model, plan, folder), plan["evaluate"]
     if lists is None:
         return model.recipe, model.evaluate(test, **rules)
     taken = ("k", "metrics", "empty", "repeats", "ideal")

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, final
 
-from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 
-from softdex.messages import METRIC, has_bars, is_verbose, say, volume
+from softdex import screen
+from softdex.messages import METRIC, is_verbose, say, volume
+from softdex.progress import Work, bar, shown
 from softdex.tables import grid
+
+WIDEST = 100  # columns of a terminal that the table takes
 
 
 @final
 class Board:
     """The state of each recipe."""
 
-    def __init__(self, names: Iterable[str], *, live: bool) -> None:
-        self.state, self.live = dict.fromkeys(names, "waiting"), live
+    def __init__(self, names: Iterable[str]) -> None:
+        self.state = dict.fromkeys(names, "waiting")
         self.metric: dict[str, float] = {}
         self.seconds: dict[str, float] = {}
-        self.began: dict[str, float] = {}  # of the recipe in training
+        self.now: str | None = None  # the recipe at work
+        self.began = 0.0
+        self.work = Work("comparing", "recipe", len(self.state))
 
-    def begin(self, name: str) -> None:
-        """A recipe starts to train."""
-        self.state[name], self.began = "training", {name: time.monotonic()}
-
-    def epoch(self, name: str, record: Mapping[str, Any]) -> None:
-        """An epoch of it is over."""
-        metric = f", {METRIC} {record['metric']:.4f}" if "metric" in record else ""
-        self.state[name] = f"epoch {record['epoch']}{metric}"
-        say(f"{name}: {self.state[name]}", logging.DEBUG)
+    def begin(self, name: str, state: str = "training") -> None:
+        """A recipe starts to train, or to be measured."""
+        self.state[name], self.now, self.began = state, name, time.monotonic()
+        screen.changed()
 
     def done(self, name: str, entry: Mapping[str, Any], *, before: bool = False) -> None:
         """It is trained; `before` in an earlier call."""
@@ -51,33 +48,59 @@ class Board:
         """It has no result."""
         self._end(name, why, "")
 
+    def measured(self, name: str) -> None:
+        """It is evaluated on the test part."""
+        self.state[name], self.now = "measured on test", None
+
     def _end(self, name: str, state: str, more: str) -> None:
-        self.state[name], self.began = state, {}
-        if not self.live:
+        self.state[name], self.now = state, None
+        self.work.moved(self.work.done + 1)
+        if not self.work.is_drawn or is_verbose():
             say(f"{name}: {state}{more}")
 
-    def table(self) -> Table:
+    def table(self, width: int = WIDEST) -> Table:
         """The table as it is now: the best on top, then the others in their order."""
-        now = {name: time.monotonic() - began for name, began in self.began.items()}
-        rows = []
-        for name in sorted(self.state, key=lambda name: -self.metric.get(name, -1.0)):
-            metric, seconds = self.metric.get(name), (self.seconds | now).get(name)
-            shown = "" if metric is None else f"{metric:.4f}"
-            took = "" if seconds is None else f"{seconds:.1f}"
-            rows.append([name, shown, took, self.state[name]])
-        table = grid(["", f"valid {METRIC}", "fit s", ""], rows)
+        order = sorted(self.state, key=lambda name: -self.metric.get(name, -1.0))
+        rows = [self._row(name) for name in order]
+        header = ["", f"valid {METRIC}", "fit s", ""]
+        columns = list(zip(header, *rows, strict=True))
+        room = width - sum(max(map(len, column)) + 2 for column in columns[:-1])
+        for row in rows:
+            row[-1] = row[-1] if len(row[-1]) <= room else row[-1][: max(0, room - 1)] + "…"
+        table = grid(header, rows)
+        for column in table.columns:
+            column.no_wrap, column.overflow = True, "crop"
         table.columns[-1].justify = "left"
         return table
+
+    def _row(self, name: str) -> list[str]:
+        metric, seconds, state = self.metric.get(name), self.seconds.get(name), self.state[name]
+        inner = self.work.below
+        if name == self.now:
+            if inner is not None:
+                state = inner.words() if inner.unit else self.work.inside
+            if seconds is None:
+                seconds = time.monotonic() - self.began
+        shown = "" if metric is None else f"{metric:.4f}"
+        return [name, shown, "" if seconds is None else f"{seconds:.1f}", state]
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        if len(self.state) + 2 >= options.size.height:
+            yield self.work
+            return
+        yield self.table(min(options.max_width, WIDEST))
+        inner, total = self.work.below, len(self.state)
+        part = inner.done / inner.total if inner is not None and inner.unit else 0.0
+        done, words = self.work.done, f"  {self.work.done:.0f} of {total} recipes"
+        yield bar((done + part) / total, options.max_width, words, ascii=options.ascii_only)
 
 
 @contextmanager
 def board(names: Iterable[str]) -> Iterator[Board]:
-    """A board on standard error while recipes are trained; a live one leaves no room for messages
-    and other bars, so `verbose` has lines."""
-    made = Board(names, live=has_bars() and not is_verbose())
-    if not made.live:
-        yield made
-        return
-    console = Console(file=sys.stderr)
-    with volume(quiet=True), Live(get_renderable=made.table, console=console, transient=True):
-        yield made
+    """A board on standard error while recipes are trained; a live one takes the place of messages,
+    unless all are wanted."""
+    made = Board(names)
+    with shown(made.work, made):
+        alone = made.work.is_drawn and not is_verbose()
+        with volume(quiet=True) if alone else nullcontext():
+            yield made

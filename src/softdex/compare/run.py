@@ -20,12 +20,12 @@ from softdex.data.expect import expect, expect_log
 from softdex.data.holdout import Holdout, Split
 from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError, choose
-from softdex.evaluate.evaluate import check_rules
+from softdex.evaluate.evaluate import check_metric, check_rules
 from softdex.evaluate.result import Result
 from softdex.files import locked
 from softdex.fit import train_once
 from softdex.index.contract import MAX_MEMORY
-from softdex.machine import parse_seconds
+from softdex.machine import parse_seconds, peak_memory
 from softdex.messages import METRIC, at_volume, say
 from softdex.model.honest import check_train
 from softdex.model.retriever import Retriever
@@ -55,6 +55,7 @@ def compare(
     repeats: str | None = None,
     ideal: str | None = None,
     max_memory: int | str = MAX_MEMORY,
+    metric: str | None = None,
     extra: Columns | None = None,
     quiet: bool = False,
     verbose: bool = False,
@@ -78,6 +79,8 @@ def compare(
             where an earlier one was stopped, and with a larger budget where that one had ended.
             A second comparison into it at the same time is refused. None keeps models in memory.
         k, index, empty, repeats, ideal, max_memory: as in `Retriever.evaluate`, on the test part.
+        metric: what the leaderboard and the report go by, such as "recall@10"; None takes NDCG at
+            20, or at the middle one of `k`. The best is chosen on validation all the same.
         extra: called with each trained model and its result; returns further columns of the
             leaderboard.
         quiet, verbose: print warnings only, or every epoch too.
@@ -87,6 +90,7 @@ def compare(
     rules["max_memory"] = max_memory
     chosen = None if recipes is None else check_recipes(recipes)
     check_rules(rules)
+    metric = check_metric("compare", metric, k)
     whole, split = (log.train, log) if isinstance(log, Split) else (log, _split(log))
     expect_log("compare", split.train)
     for name, part in (("valid", split.valid), ("test", split.test)):
@@ -100,13 +104,14 @@ def compare(
     place = None if folder is None else Path(folder)
     with nullcontext() if place is None else locked(place, "compare"):
         store = Store(place, split, everything)
-        found = Comparison(whole, split, {n: given for n, (_, given) in chosen.items()}, store)
+        given = {n: options for n, (_, options) in chosen.items()}
+        found = Comparison(whole, split, given, store, metric)
         with board(chosen) as shown:
             found = replace(found, stopped=_train_all(found, chosen, limit, shown))
             for name, why in found.missing.items():
                 if name not in {*store.trained(), *found.failed}:
                     shown.missing(name, why)
-        return _report_all(found, rules, extra)
+            return _report_all(found, rules, extra, shown)
 
 
 def check_recipes(recipes: Any) -> Chosen:
@@ -178,25 +183,29 @@ def _train(
     resume = store.can_resume(name)
     before = store.entries[name].get("seconds", 0.0) if resume else 0.0
     began = time.monotonic()
-    model = train_once(
-        recipe, catalogue.options(recipe) | given, train, asked, folder=store.place(name),
-        resume=resume, until=began + share, listen=lambda record: shown.epoch(name, record),
-    )  # fmt: skip
+    with peak_memory() as used:
+        model = train_once(
+            recipe, catalogue.options(recipe) | given, train, asked, folder=store.place(name),
+            resume=resume, until=began + share,
+        )  # fmt: skip
     trained = time.monotonic()
     if asked is not None:
         model.card = model.card.measured("valid", model.evaluate(asked))
     store.keep(
         name, model, seconds=before + trained - began, measuring=time.monotonic() - trained,
         valid=model.card.metrics["valid"][METRIC] if asked is not None else None,
-        cut=limit if (model.card.training or {}).get("cut") else None,
+        cut=limit if (model.card.training or {}).get("cut") else None, **used,
     )  # fmt: skip
     shown.done(name, store.entries[name])
 
 
-def _report_all(found: Comparison, rules: Mapping[str, Any], extra: Columns | None) -> Comparison:
+def _report_all(
+    found: Comparison, rules: Mapping[str, Any], extra: Columns | None, shown: Board
+) -> Comparison:
     """Evaluate every trained model on the test part."""
     store = found.store
     for name in store.trained():
+        shown.begin(name, "measuring on test")
         try:
             model = store.model(name)
             result = model.evaluate(found.split.test, **rules)
@@ -215,6 +224,7 @@ def _report_all(found: Comparison, rules: Mapping[str, Any], extra: Columns | No
         found.results[name] = result
         if model.card.training is not None:
             found.training[name] = model.card.training["history"]
+        shown.measured(name)
     if not found.results:
         raise next(iter(found.failed.values()))
     return found

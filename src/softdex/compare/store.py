@@ -75,8 +75,8 @@ class Store:
         Args:
             name: of the recipe.
             model: what it trained.
-            entry: `seconds` of training, `measuring` on validation, the metric there (`valid`), and
-                the budget that ended it (`cut`), or None.
+            entry: `seconds` of training, `measuring` on validation, the metric there (`valid`), the
+                budget that ended it (`cut`), or None, and bytes of `memory` where they are known.
         """
         self.save(name, model)
         self.entries[name] = {"options": self.options[name], **entry}

@@ -9,12 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from softdex import notebook
 from softdex.data.keys import Keys
 from softdex.errors import counted
 from softdex.tables import Record
 
 if TYPE_CHECKING:
     from softdex.data.interactions import Interactions
+
+HEAD = 5  # events in a notebook
 
 
 def describe(log: Interactions) -> Record:
@@ -41,6 +44,23 @@ def describe(log: Interactions) -> Record:
     for i, warning in enumerate(lint(log), 1):
         facts[f"warning {i}"] = warning
     return Record("Interactions", facts)
+
+
+def as_html(log: Interactions) -> str:
+    """Return what is known of a log without a look at all of it, and its first events."""
+    known: dict[str, Any] = {}
+    if log.time is not None and len(log):
+        known["time"] = time_span(np.array([log.time.min(), log.time.max()]))
+    for what, table in (("item", log.item_table), ("user", log.user_table)):
+        if table is not None:
+            known[f"{what} columns"] = ", ".join(table.column_names)
+    head = log.select(np.arange(min(HEAD, len(log)))).to_arrow()
+    rows = [list(row.values()) for row in head.to_pylist()]
+    return notebook.page(
+        notebook.title(repr(log)),
+        notebook.facts(known) if known else "",
+        notebook.table(head.column_names, rows, len(log)),
+    )
 
 
 def lint(log: Interactions) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import scipy.sparse as sp
 
+from softdex import notebook
 from softdex.data.card import Card
 from softdex.data.fingerprint import Coded, fingerprint, key_hashes
 from softdex.data.interactions import Interactions
@@ -104,6 +105,19 @@ class Split(_Three):
     def card(self) -> Card:
         """How the split was made; its parts carry the same card."""
         return self.test.card.of("")
+
+    def _repr_html_(self) -> str:
+        card, train = self.card, self.train
+        rows: list[list[Any]] = [["train", (train.user_counts > 0).sum(), len(train)]]
+        for name, part in (("valid", self.valid), ("test", self.test)):
+            if part is not None:
+                rows.append([name, part.num_asked, len(part.targets.ids)])
+        given = ", ".join(f"{name} {value}" for name, value in card.arguments.items())
+        return notebook.page(
+            notebook.title(f"{card.name} split {card.sha256[:8]}"),
+            notebook.table(["", "users", "events"], [[n, f"{u:,}", f"{e:,}"] for n, u, e in rows]),
+            notebook.notes([*([given] if given else []), *card.notes]),
+        )
 
 
 def assemble(

@@ -42,6 +42,8 @@ class Interactions:
         item_table: an Arrow table with one row per item key, or None.
         card: the card of the split whose training part this log is, or None.
         user_table: an Arrow table with one row per user key, or None.
+        events: what came from an event file: its identity (`store`), the number of its last event
+            (`until`) and how many were appended (`events`); or None.
     """
 
     users: Keys
@@ -55,6 +57,7 @@ class Interactions:
     item_table: pa.Table | None = None
     card: Card | None = None
     user_table: pa.Table | None = None
+    events: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         own = (self.user, self.item, self.time, self.rating, self.weight)
@@ -70,6 +73,9 @@ class Interactions:
     def __repr__(self) -> str:
         users, items = counted(self.num_users, "users"), counted(self.num_items, "items")
         return f"Interactions({counted(len(self), 'rows')}, {users}, {items})"
+
+    def _repr_html_(self) -> str:
+        return describe.as_html(self)
 
     @property
     def num_users(self) -> int:

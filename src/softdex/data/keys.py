@@ -15,9 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from softdex.data.arrow import NOT_CONVERTIBLE, combined, unwrapped
-from softdex.errors import DataError, SoftdexError, did_you_mean, first_few, in_number
+from softdex.errors import DataError, SoftdexError, UnknownKey, did_you_mean, first_few, in_number
 
-BISECT_UP_TO = 64  # lookups of more keys build a hash table
+BISECT_UP_TO = 64  # lookups of more keys build a hash table, unless there are far more known ones
+NUMBERS, OTHERS = 8, 256  # known keys per lookup from which on bisection is faster
+NEAR, PAIRS = 500, 10_000  # known keys beside an unknown one, and pairs of letters, to compare
+STEP = 32  # known keys between those that a bisection looks at first
 
 
 @final
@@ -70,8 +73,11 @@ class Keys:
         """The row number of each key (int64); -1 for unknown keys."""
         given = _as_array(keys)
         wanted = _storage(given if given.type == self.type else convert(given, self.type))
-        if len(wanted) <= BISECT_UP_TO:
-            return np.array([self._bisect(k) for k in wanted.to_pylist()], dtype=np.int64)
+        numbers = pa.types.is_integer(wanted.type) and not wanted.null_count
+        if len(wanted) <= max(BISECT_UP_TO, len(self) // (NUMBERS if numbers else OTHERS)):
+            if numbers:
+                return self._among_numbers(wanted.to_numpy())
+            return self._among_cells(wanted.to_pylist())
         rows = pc.fill_null(pc.index_in(wanted, value_set=self.values), -1)
         return rows.to_numpy(zero_copy_only=False).astype(np.int64)
 
@@ -82,17 +88,55 @@ class Keys:
         if count:
             given = _as_array(keys).to_pylist()
             missing = [given[i] for i in np.flatnonzero(rows < 0)[:6]]
-            raise DataError(
-                f"{where}: {count} unknown {in_number(count, what)} "
-                f"({first_few(map(repr, missing))}). {self._hint(missing[0])}"
+            text = f"{where}: {count} unknown {in_number(count, what)} "
+            raise UnknownKey(
+                f"{text}({first_few(map(repr, missing))}).", lambda: self._hint(missing[0])
             )
         return rows
 
-    def _bisect(self, key: object) -> int:
+    def plain(self, keys: Any) -> np.ndarray | None:
+        """The row numbers of a short list of keys as Python has them; None for any other.
+
+        A request of one user has a key or two: Arrow would take longer than the lookup.
+        """
+        if type(keys) is not list or not 0 < len(keys) <= BISECT_UP_TO or not len(self):
+            return None
+        kinds, kind = set(map(type, keys)), self.type
+        if kinds == {str} and pa.types.is_string(kind) and _is_unicode(keys):
+            return self._among_cells(keys)
+        if kinds == {int} and pa.types.is_int64(kind) and max(map(abs, keys)) < 2**63:
+            return self._among_numbers(np.array(keys))
+        return None
+
+    def _among_numbers(self, wanted: np.ndarray) -> np.ndarray:
+        if not len(self):
+            return np.full(len(wanted), -1)
+        at = np.searchsorted(self._numbers, wanted)
+        at[self._numbers[np.minimum(at, len(self) - 1)] != wanted] = -1
+        return at
+
+    def _among_cells(self, wanted: list[Any]) -> np.ndarray:
+        return np.array([self._bisect(key) for key in wanted], dtype=np.int64)
+
+    def _bisect(self, key: Any) -> int:
         if key is None:
             return -1
-        at = bisect.bisect_left(_Scalars(self.values), key)
-        return at if at < len(self) and self.values[at].as_py() == key else -1
+        start = max(0, bisect.bisect_right(self._fence, key) - 1) * STEP
+        cells = self.values.slice(start, STEP).to_pylist()
+        at = bisect.bisect_left(cells, key)
+        return start + at if at < len(cells) and cells[at] == key else -1
+
+    @cached_property
+    def _numbers(self) -> np.ndarray:
+        """The keys as numbers; no copy."""
+        numbers: np.ndarray = self.values.to_numpy()
+        return numbers
+
+    @cached_property
+    def _fence(self) -> list[Any]:
+        """Every STEP-th key."""
+        fence: list[Any] = self.values.take(pa.array(np.arange(0, len(self), STEP))).to_pylist()
+        return fence
 
     def _hint(self, key: object) -> str:
         if not len(self):
@@ -101,7 +145,9 @@ class Keys:
             first, last = self.take(np.array([0, len(self) - 1])).to_pylist()
             return f"Known keys run from {first} to {last}."
         at = bisect.bisect_left(_Scalars(self.values), str(key))
-        hint = did_you_mean(key, self.values.slice(max(0, at - 500), 1000).to_pylist())
+        most = min(NEAR, max(4, PAIRS // max(1, len(str(key))) ** 2))
+        near = self.values.slice(max(0, at - most), 2 * most)
+        hint = did_you_mean(key, near.to_pylist())
         return hint if len(self) <= 12 else hint.split("Known:")[0]
 
 
@@ -116,6 +162,14 @@ class _Scalars(Sequence[Any]):
 
     def __getitem__(self, i: Any) -> Any:
         return self.array[i].as_py()
+
+
+def _is_unicode(texts: list[str]) -> bool:
+    try:
+        "".join(texts).encode()
+    except UnicodeError:
+        return False
+    return True
 
 
 def _as_array(keys: Any) -> pa.Array:
@@ -285,6 +339,9 @@ def find(keys: Keys, given: Any, where: str, what: str, *, known: bool = True) -
         where, what: for error messages, e.g. "recommend" and "users".
         known: raise if a key is unknown; otherwise its row number is -1.
     """
+    rows = keys.plain(given)
+    if rows is not None and (not known or rows.min() >= 0):
+        return rows
     try:
         array = _as_array(given)
         _refuse_no_keys(given, array, where, what)

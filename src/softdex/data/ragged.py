@@ -47,9 +47,12 @@ class Ragged:
 
     def take(self, rows: np.ndarray) -> Ragged:
         """Select rows, in the given order."""
-        lengths = self.lengths[rows]
+        starts = self.indptr[:-1][rows]
+        lengths = self.indptr[1:][rows] - starts
         indptr = offsets(lengths)
-        source = np.arange(indptr[-1]) + np.repeat(self.indptr[:-1][rows] - indptr[:-1], lengths)
+        if len(starts) == 1:
+            return Ragged(indptr, self.ids[starts[0] : starts[0] + lengths[0]])
+        source = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
         return Ragged(indptr, self.ids[source])
 
     def last(self, n: int) -> Ragged:
@@ -63,6 +66,11 @@ class Ragged:
         """Keep the ids whose flag is set; the number of rows stays the same."""
         counts = np.bincount(self.row_of[keep], minlength=len(self))
         return Ragged(offsets(counts), self.ids[keep])
+
+    def distinct(self, num_items: int) -> Ragged:
+        """Each id once per row, in ascending order."""
+        row, ids = np.divmod(np.unique(self.cells(num_items)), num_items)
+        return Ragged(offsets(np.bincount(row, minlength=len(self))), ids.astype(np.int32))
 
     def csr(self, num_items: int) -> sp.csr_matrix:
         """Rows x items (float32): how many times each item occurs in each row."""

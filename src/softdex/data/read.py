@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import scipy.sparse as sp
 from softdex.data.arrow import unwrapped
 from softdex.data.attach import attach, open_table
 from softdex.data.bad_rows import check, of_weight, refuse_or_drop
+from softdex.data.event_file import join
 from softdex.data.interactions import Interactions
 from softdex.data.keys import factorize, range_keys
 from softdex.data.numbers import nulls
@@ -37,6 +39,8 @@ def read(
     bad_rows: str = "error",
     separator: str | None = None,
     encoding: str = "utf-8",
+    events: str | Path | None = None,
+    events_until: int | None = None,
     quiet: bool = False,
 ) -> Interactions:
     """Read a log of interactions.
@@ -73,6 +77,10 @@ def read(
         bad_rows: `error` raises and names the rows; `drop` drops them and says how many.
         separator: what separates the columns of a text file, if the guess is wrong.
         encoding: of a text file.
+        events: the event file of a server (`softdex serve --events FILE`), whose events are
+            appended before repeats are merged. Their times are Unix times, and become those of the
+            log if it has dates or Unix times in s, ms, us or ns. New users and items join the log.
+        events_until: number of the last event to take; None takes all.
         quiet: do not print what was found.
 
     Returns:
@@ -95,6 +103,9 @@ def read(
         log, found = _from_matrix(source, wanted), "a sparse matrix (users x items):"
     else:
         log, found = _from_columns(open_source(source, separator, encoding), wanted, keep, bad_rows)
+    if events is not None:
+        log, note = join(log, Path(events), events_until)
+        found += f"; {note}"
     log = log.deduplicate(duplicates)
     if item_columns is not None and items is None:
         raise DataError("read: item_columns has no item table to name. Pass items=... too.")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from softdex.data.ragged import Ragged
+from softdex.encode.terms import Terms
 from softdex.errors import SoftdexError
 from softdex.shapes import (
     FLOATS,
@@ -45,6 +46,11 @@ class Unpersonalised(nn.Module):
     ) -> Tensor:
         """Return queries (B, 0)."""
         return torch.empty(len(users), 0)
+
+    def summands(self, user: int, history: Ragged) -> Terms:
+        """Return no term: nothing depends on the user."""
+        nothing = np.zeros((0, 0))
+        return Terms("the same for all", np.zeros(0, np.int64), nothing, None, nothing.sum(0))
 
     def similar(self, items: np.ndarray) -> Tensor:
         """Raise: these encoders know no similarity of items."""
@@ -102,6 +108,12 @@ class Neighbours(nn.Module):
         seen = history.csr(self.matrix.shape[0])
         seen.data[:] = 1.0
         return seen @ self.matrix
+
+    def summands(self, user: int, history: Ragged) -> Terms:
+        """Return the neighbour list of each item of the history."""
+        ids = np.unique(history.ids)
+        lists = self.matrix[ids].astype(np.float64)
+        return Terms("neighbours", ids, lists, None, np.zeros(self.matrix.shape[1]))
 
     def similar(self, items: np.ndarray) -> sp.csr_matrix:
         """Return the neighbour lists of these items, (B, I)."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from softdex.data.ragged import Ragged
 from softdex.encode.table import Table, table_of
+from softdex.encode.terms import Terms, as_double
 from softdex.shapes import FLOATS, LONGS, Layout, Sizes, Tensors, arguments, kept, moderate
 
 
@@ -143,6 +144,17 @@ class Mixed(nn.Module):
         own = self.vectors(rows) * (rows >= 0).unsqueeze(1)
         share = self.share * (rows >= 0).unsqueeze(1)
         return share * own + (1 - share) * mean
+
+    def summands(self, user: int, history: Ragged) -> Terms:
+        """Return the terms of one user's query; an item's grows with the times it is read."""
+        ids, times = np.unique(history.last(self.most).ids, return_counts=True)
+        device, share = self.vectors.device, float(self.share) if user >= 0 else 0.0
+        weight = (1 - share) * times / max(1, times.sum())
+        vectors = self.items(torch.from_numpy(ids.astype(np.int64)).to(device))
+        own = as_double(self.vectors(torch.tensor([user], device=device)))[0] * share
+        rest = np.zeros(self.vectors.dim)
+        items = as_double(vectors) * weight[:, None]
+        return Terms("mean", ids, items, own if share else None, rest)
 
     def over(self, items: Any, order: np.ndarray) -> Self:
         """Return the encoder over another item table."""

@@ -13,6 +13,7 @@ from torch.nn.functional import embedding_bag, normalize
 from softdex.data.ragged import Ragged
 from softdex.encode.contract import Vectors
 from softdex.encode.learned import Learned, Lookup
+from softdex.encode.terms import Terms, as_double
 from softdex.encode.version import Version, version_of
 from softdex.errors import ShapeError
 from softdex.kernels.dispatch import fused_for, products_for
@@ -279,6 +280,12 @@ class Users(nn.Module):
         """Return queries (B, D)."""
         found: Tensor = self.vectors(torch.as_tensor(users, device=self.vectors.device))
         return found
+
+    def summands(self, user: int, history: Ragged) -> Terms:
+        """Return the user's own vector as the only term."""
+        own = as_double(self.vectors(torch.tensor([user], device=self.vectors.device)))[0]
+        nothing = np.zeros((0, len(own)))
+        return Terms("own vector", np.zeros(0, np.int64), nothing, own, np.zeros(len(own)))
 
     def over(self, items: Any, order: np.ndarray) -> Self:
         """Return the encoder itself: it knows no items."""

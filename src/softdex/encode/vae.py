@@ -101,12 +101,12 @@ class Vae(nn.Module):
     ) -> Tensor:
         """Return queries (B, D) of the latent means; an item counts once."""
         assert history is not None
-        met = history.csr(len(self.bag))
+        met = history.distinct(len(self.bag))
         device = self.bias.device
-        ids = torch.from_numpy(met.indices.astype(np.int64)).to(device)
-        starts = torch.from_numpy(met.indptr[:-1].astype(np.int64)).to(device)
+        ids = torch.from_numpy(met.ids.astype(np.int64)).to(device)
+        starts = torch.from_numpy(met.indptr[:-1]).to(device)
         sums = embedding_bag(ids, self.bag.weight, starts, mode="sum")
-        length = torch.from_numpy(np.diff(met.indptr)).to(device).clamp(min=1)
+        length = torch.from_numpy(met.lengths).to(device).clamp(min=1)
         mean, _ = self._latent(sums / length.sqrt().unsqueeze(1))
         return mean @ self.out + self.out_bias
 

@@ -12,15 +12,16 @@ from softdex.data.holdout import Holdout
 from softdex.data.ragged import Ragged
 from softdex.errors import SoftdexError, choose
 from softdex.evaluate.metrics import CONVENTIONS, METRICS, overlap, user_metrics
-from softdex.evaluate.result import Result
+from softdex.evaluate.result import Result, middle
 from softdex.machine import parse_bytes
-from softdex.messages import progress
 from softdex.options import check, kinds
+from softdex.progress import progress
 
 WORDS = {**CONVENTIONS, "index": ("served", "exact", "both")}
 OF_MODELS = {"leak": ("refuse", "allow"), "known_users": ("history", "trained")}
 REPORTED = (*METRICS, "coverage")
 
+SAMPLE, KEPT = 1000, 10  # users whose lists a result keeps, and the first places of each
 MOST_K = 1000  # cut-offs up to here are fine in smaller catalogues, too
 
 Search = Callable[[Holdout, int, bool], np.ndarray]
@@ -40,6 +41,7 @@ def evaluate(
     metrics: str | Sequence[str] | None = None,
     notes: Sequence[str] = (),
     batch: int = 1024,
+    keep: list[np.ndarray] | None = None,
 ) -> Result:
     """Rank all items for every user of a holdout and return mean metrics.
 
@@ -60,6 +62,7 @@ def evaluate(
             reports all.
         notes: warnings that the result carries.
         batch: users ranked at a time.
+        keep: gets the lists (b, K) of each block of users.
     `empty`, `repeats` and `ideal` default to the holdout's protocol, else to the first value named.
     """
     given = {"empty": empty, "repeats": repeats, "ideal": ideal}
@@ -74,16 +77,19 @@ def evaluate(
     rows = np.flatnonzero(asked)
     if not len(rows):
         raise SoftdexError("evaluate: expected targets, got none for any user of the holdout.")
-    tally = _Tally(len(holdout.item_keys), cutoffs, rules)
+    tally = _Tally(len(holdout.item_keys), cutoffs, rules, _sample(len(rows)))
     blocks = np.split(rows, range(batch, len(rows), batch))
-    for block in progress(blocks, "evaluating", len(blocks)):
-        part = replace(holdout.take(block), candidates=None)
-        lists = search(part, cutoffs[-1], index == "exact")
-        exact = search(part, cutoffs[-1], True) if index == "both" else None
-        tally.add(part, lists, exact)
-        if holdout.candidates is not None:
-            alone = replace(part, candidates=holdout.candidates)
-            tally.add_also("cold ", part, search(alone, cutoffs[-1], index == "exact"))
+    with progress(blocks, "evaluating") as shown:
+        for block in shown:
+            part = replace(holdout.take(block), candidates=None)
+            lists = search(part, cutoffs[-1], index == "exact")
+            exact = search(part, cutoffs[-1], True) if index == "both" else None
+            if keep is not None:
+                keep.append(lists.astype(np.int32))
+            tally.add(part, lists, exact)
+            if holdout.candidates is not None:
+                alone = replace(part, candidates=holdout.candidates)
+                tally.add_also("cold ", part, search(alone, cutoffs[-1], index == "exact"))
     users, lengths = holdout.users[rows], holdout.history.lengths[rows]
     wanted = REPORTED if metrics is None else as_names(metrics)
     means, per_user = tally.finish()
@@ -92,13 +98,27 @@ def evaluate(
     per_user = {name: values for name, values in per_user.items() if name in kept}
     return Result(
         means, per_user, users, holdout.card.noted(notes), rules, cutoffs, lengths,
-        item_counts, tally.item_targets, tally.item_hits, holdout.user_keys, tuple(notes),
+        item_counts, tally.item_targets, tally.item_hits, holdout.user_keys, tally.item_lists,
+        tally.sampled, np.concatenate(tally.lists), tuple(notes),
     )  # fmt: skip
+
+
+def is_target(lists: np.ndarray, targets: Ragged, num_items: int) -> np.ndarray:
+    """Return which places of lists (B, K) hold a target of their row."""
+    cells = np.arange(len(lists))[:, None] * np.int64(num_items) + lists
+    return np.isin(cells, targets.cells(num_items)) & (lists >= 0)
 
 
 def as_names(metrics: str | Sequence[str]) -> list[str]:
     """Return names of metrics as a list; one name may stand alone."""
     return [metrics] if isinstance(metrics, str) else list(metrics)
+
+
+def _sample(count: int) -> np.ndarray:
+    """Return the rows whose lists are kept: all, or some drawn evenly."""
+    if count <= SAMPLE:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(0).choice(count, SAMPLE, replace=False))
 
 
 def _metric(name: str) -> str:
@@ -132,37 +152,52 @@ def check_rules(given: Mapping[str, Any], num_items: int | None = None) -> None:
         parse_bytes(given["max_memory"])
 
 
+def check_metric(where: str, metric: str | None, k: int | Sequence[int]) -> str:
+    """Return the metric of users that results are ranked by; None: NDCG at the middle cut-off."""
+    cutoffs = sorted({k} if isinstance(k, int) else set(k))
+    if metric is None:
+        return f"ndcg@{middle(cutoffs)}"
+    return choose(where, "metric", metric, [f"{m}@{c}" for m in METRICS for c in cutoffs])
+
+
 class _Tally:
     """Accumulate metrics over blocks of users."""
 
-    def __init__(self, num_items: int, cutoffs: tuple[int, ...], rules: dict[str, str]) -> None:
+    def __init__(
+        self, num_items: int, cutoffs: tuple[int, ...], rules: dict[str, str], sampled: np.ndarray
+    ) -> None:
         self.num_items, self.cutoffs, self.rules = num_items, cutoffs, rules
+        self.sampled, self.lists, self.done = sampled, list[np.ndarray](), 0
         self.values: dict[str, list[np.ndarray]] = {}
-        self.shown = {k: np.zeros(num_items, bool) for k in cutoffs}
+        self.item_lists = {k: np.zeros(num_items, np.int64) for k in cutoffs}
         self.item_targets = np.zeros(num_items, np.int64)
         self.item_hits = {k: np.zeros(num_items, np.int64) for k in cutoffs}
 
     def add(self, part: Holdout, lists: np.ndarray, exact: np.ndarray | None) -> None:
         distinct = _distinct(part.targets, self.num_items)
         sizes = part.targets.lengths if self.rules["repeats"] == "count" else distinct.lengths
-        hits = _is_target(lists, distinct, self.num_items)
+        hits = is_target(lists, distinct, self.num_items)
         self._append("", user_metrics(hits, sizes, self.cutoffs, self.rules["ideal"]))
         np.add.at(self.item_targets, distinct.ids, 1)
         for k in self.cutoffs:
             head = lists[:, :k]
-            self.shown[k][head[head >= 0]] = True
+            np.add.at(self.item_lists[k], head[head >= 0], 1)
             np.add.at(self.item_hits[k], head[hits[:, :k]], 1)
         if exact is not None:
             self.add_also("exact ", part, exact)
             self._append(
                 "", {f"overlap@{k}": overlap(lists[:, :k], exact[:, :k]) for k in self.cutoffs}
             )
+        here = slice(*np.searchsorted(self.sampled, (self.done, self.done + len(lists))))
+        kept = lists[self.sampled[here] - self.done, :KEPT]
+        self.lists.append(kept.astype(np.int32))
+        self.done += len(lists)
 
     def add_also(self, prefix: str, part: Holdout, lists: np.ndarray) -> None:
         """Add the metrics of a second ranking of the same users, under other names."""
         distinct = _distinct(part.targets, self.num_items)
         sizes = part.targets.lengths if self.rules["repeats"] == "count" else distinct.lengths
-        hits = _is_target(lists, distinct, self.num_items)
+        hits = is_target(lists, distinct, self.num_items)
         self._append(prefix, user_metrics(hits, sizes, self.cutoffs, self.rules["ideal"]))
 
     def _append(self, prefix: str, values: dict[str, np.ndarray]) -> None:
@@ -173,7 +208,7 @@ class _Tally:
         """Return the means and the per-user values, both by name."""
         per_user = {name: np.concatenate(parts) for name, parts in self.values.items()}
         means = {name: float(v.mean(dtype=np.float64)) for name, v in per_user.items()}
-        means |= {f"coverage@{k}": float(self.shown[k].mean()) for k in self.cutoffs}
+        means |= {f"coverage@{k}": float((self.item_lists[k] > 0).mean()) for k in self.cutoffs}
         return means, per_user
 
 
@@ -181,8 +216,3 @@ def _distinct(targets: Ragged, num_items: int) -> Ragged:
     cells = np.unique(targets.cells(num_items))
     counts = np.bincount(cells // num_items, minlength=len(targets))
     return Ragged(np.concatenate([[0], np.cumsum(counts)]), cells % num_items)
-
-
-def _is_target(lists: np.ndarray, targets: Ragged, num_items: int) -> np.ndarray:
-    cells = np.arange(len(lists))[:, None] * np.int64(num_items) + lists
-    return np.isin(cells, targets.cells(num_items)) & (lists >= 0)

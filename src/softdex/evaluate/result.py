@@ -11,15 +11,14 @@ from typing import Any, final
 import numpy as np
 import pyarrow as pa
 
+from softdex import notebook
 from softdex.data.arrow import to_pandas
 from softdex.data.card import Card
 from softdex.data.expect import expect
 from softdex.data.keys import Keys
 from softdex.errors import SoftdexError, UnknownName, choose, counted, did_you_mean
-from softdex.evaluate.metrics import METRICS
+from softdex.evaluate.breakdown import by_history, by_popularity
 from softdex.tables import Rows, render
-
-BINS = (0, 1, 5, 10, 20, 50, 100, 200)
 
 
 @final
@@ -35,6 +34,9 @@ class Result(Mapping[str, float]):
         cutoffs: the list lengths evaluated, ascending.
         user_keys: the keys of all users.
         notes: warnings about these metrics, which the card has among its notes.
+        item_lists: in how many lists each item is, per cut-off.
+        sampled: rows of at most 1,000 users, drawn evenly, the same for every result of a holdout.
+        lists: the first 10 items of their lists (S, K), -1 past the end of a list.
     """
 
     means: dict[str, float]
@@ -48,6 +50,9 @@ class Result(Mapping[str, float]):
     item_targets: np.ndarray = field(repr=False)
     item_hits: dict[int, np.ndarray] = field(repr=False)
     user_keys: Keys = field(repr=False)
+    item_lists: dict[int, np.ndarray] = field(repr=False)
+    sampled: np.ndarray = field(repr=False)
+    lists: np.ndarray = field(repr=False)
     notes: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> float:
@@ -65,7 +70,7 @@ class Result(Mapping[str, float]):
     @property
     def middle(self) -> int:
         """The cut-off that summaries quote: 20 if evaluated, else the middle one."""
-        return 20 if 20 in self.cutoffs else self.cutoffs[len(self.cutoffs) // 2]
+        return middle(self.cutoffs)
 
     def standard_error(self, name: str) -> float:
         """Return the standard error of a mean over users; NaN for metrics that are not means.
@@ -80,6 +85,11 @@ class Result(Mapping[str, float]):
         gaps = np.bincount(place, values - values.mean(dtype=np.float64))
         return float(math.sqrt(count / (count - 1) * (gaps**2).sum()) / len(values))
 
+    @property
+    def num_users(self) -> int:
+        """Number of users evaluated."""
+        return self._asked[1]
+
     @cached_property
     def _asked(self) -> tuple[np.ndarray, int]:
         """The place of each row's user among the users asked, and their number."""
@@ -87,15 +97,31 @@ class Result(Mapping[str, float]):
         return place, len(users)
 
     def __str__(self) -> str:
-        names = list(dict.fromkeys(name.split("@")[0] for name in self))
-        header = ["", *(f"@{k}" for k in self.cutoffs)]
-        lines = [[name, *(self.shown(f"{name}@{k}") for k in self.cutoffs)] for name in names]
+        shown = render(self._title, *self._rows)
+        return "\n".join([shown, *(f"note: {note}" for note in self.notes)])
+
+    @property
+    def _title(self) -> str:
+        """Who was asked, of which split."""
         rows, count = len(self.users), self._asked[1]
         who = counted(count, "users") + (f" asked {rows:,} times" if count != rows else "")
-        title = f"{who}, {self.card.name} split {self.card.sha256[:8]}"
-        return "\n".join([render(title, header, lines), *(f"note: {note}" for note in self.notes)])
+        return f"{who}, {self.card.name} split {self.card.sha256[:8]}"
+
+    @property
+    def _rows(self) -> tuple[list[str], list[list[str]]]:
+        """The names of the columns, and a row per metric."""
+        names = list(dict.fromkeys(name.split("@")[0] for name in self))
+        header = ["", *(f"@{k}" for k in self.cutoffs)]
+        return header, [[n, *(self.shown(f"{n}@{k}") for k in self.cutoffs)] for n in names]
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return notebook.page(
+            notebook.title(self._title),
+            notebook.table(*self._rows),
+            notebook.notes(f"note: {note}" for note in self.notes),
+        )
 
     def shown(self, name: str) -> str:
         """Format a metric as mean ± standard error."""
@@ -140,26 +166,36 @@ class Result(Mapping[str, float]):
         the means, the bounds `low` and `high` of its 95 % interval, and a two-sided `p`.
         """
         expect(Result, "compare", other)
-        if self.card.sha256 != other.card.sha256 or not np.array_equal(self.users, other.users):
+        if not self.is_paired_with(other):
             raise SoftdexError(
                 "compare: expected results of the same users and split. Evaluate both models on "
                 "one holdout."
             )
         names = [n for n in self.per_user if n in other.per_user]
         gaps = np.stack([self.per_user[n] - other.per_user[n] for n in names]).astype(np.float64)
-        generator = np.random.default_rng(seed)
-        place, n = self._asked
-        means = np.empty((samples, len(names)))
-        for sample in means:
-            times = np.bincount(generator.integers(n, size=n), minlength=n)[place]
-            sample[:] = gaps @ times / times.sum()
+        means = self.resampled(gaps, samples, seed)
         low, high = np.quantile(means, (0.025, 0.975), axis=0)
         tail = np.minimum((means <= 0).mean(0), (means >= 0).mean(0))
         p = np.minimum(1.0, 2 * np.maximum(tail, 1 / samples))
         keys = ("metric", "difference", "low", "high", "p")
         columns = zip(names, gaps.mean(1), low, high, p, strict=True)
         rows = [dict(zip(keys, (c[0], *map(float, c[1:])), strict=True)) for c in columns]
-        return Rows(f"Paired bootstrap, {samples} samples of {n:,} users", rows)
+        return Rows(f"Paired bootstrap, {samples} samples of {self.num_users:,} users", rows)
+
+    def is_paired_with(self, other: Result) -> bool:
+        """Return whether another result is of the same split and users."""
+        same = self.card.sha256 == other.card.sha256
+        return same and np.array_equal(self.users, other.users)
+
+    def resampled(self, values: np.ndarray, samples: int, seed: int) -> np.ndarray:
+        """Return the means of values per row, (M, B), over users drawn anew: (samples, M)."""
+        generator = np.random.default_rng(seed)
+        place, n = self._asked
+        means = np.empty((samples, len(values)))
+        for sample in means:
+            times = np.bincount(generator.integers(n, size=n), minlength=n)[place]
+            sample[:] = values @ times / times.sum()
+        return means
 
     def by(self, what: str, k: int | None = None) -> Rows:
         """Break metrics down by `history` length, or recall by item `popularity`.
@@ -170,52 +206,9 @@ class Result(Mapping[str, float]):
         k = self.cutoffs[-1] if k is None else k
         if k not in self.cutoffs:
             raise SoftdexError(f"by: k={k} was not evaluated. Evaluated: {self.cutoffs}.")
-        return self._by_history(k) if what == "history" else self._by_popularity(k)
-
-    def _by_history(self, k: int) -> Rows:
-        place = np.digitize(self.history_lengths, BINS) - 1
-        rows = []
-        for i, low in enumerate(BINS):
-            mine = place == i
-            if mine.any():
-                high = f"-{BINS[i + 1] - 1}" if i + 1 < len(BINS) else "+"
-                label = f"{low}{high}" if high != f"-{low}" else str(low)
-                row: dict[str, Any] = {"history": label, "users": int(mine.sum())}
-                row |= {
-                    f"{m}@{k}": float(v[mine].mean())
-                    for m in METRICS
-                    if (v := self.per_user.get(f"{m}@{k}")) is not None
-                }
-                rows.append(row)
-        return Rows(f"By history length, k={k}", rows)
-
-    def _by_popularity(self, k: int) -> Rows:
-        """Recall per popularity class: head, middle and tail hold a third of the events each."""
-        order = np.argsort(-self.item_counts, kind="stable")
-        share = np.cumsum(self.item_counts[order]) / max(1, self.item_counts.sum())
-        third = np.minimum(2, (np.concatenate([[0.0], share[:-1]]) * 3).astype(int))
-        rows = []
-        groups = [("head", order[third == 0]), ("middle", order[third == 1])]
-        groups += [("tail", order[(third == 2) & (self.item_counts[order] > 0)])]
-        groups += [("never seen", np.flatnonzero(self.item_counts == 0))]
-        for label, items in groups:
-            asked, hits = self.item_targets[items].sum(), self.item_hits[k][items].sum()
-            if len(items):
-                recall = float(hits / asked) if asked else math.nan
-                row = {"items": label, "count": len(items), "targets": int(asked)}
-                rows.append({**row, f"recall@{k}": recall})
-        return Rows(f"By target popularity, k={k}: fraction of targets found", rows)
+        return by_history(self, k) if what == "history" else by_popularity(self, k)
 
 
-def against_others(results: Mapping[str, Result], best: str) -> Rows:
-    """Compare one result with every other one by paired bootstrap, on NDCG.
-
-    Returns one row per other result; the difference is `real` if its 95 % interval excludes 0.
-    """
-    metric = f"ndcg@{results[best].middle}"
-    rows: list[dict[str, Any]] = []
-    for name, result in results.items():
-        if name != best:
-            gap = next(r for r in results[best].compare(result) if r["metric"] == metric)
-            rows.append({"against": name, **gap, "real": gap["low"] > 0 or gap["high"] < 0})
-    return Rows(f"{best} against the others, paired bootstrap over users", rows)
+def middle(cutoffs: Sequence[int]) -> int:
+    """Return the cut-off that summaries quote, of ascending ones: 20, else the middle one."""
+    return 20 if 20 in cutoffs else cutoffs[len(cutoffs) // 2]

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from softdex.drawing import fitting, lines
 from softdex.explain.look import EXACT, PATHS, Item, Look, Node, Row, look
 from softdex.explain.names import counted, numbered
-from softdex.explain.page import AREA, DOT, LEFT, MANY, SLIM, WIDTH, box_width, fitting, lines, page
+from softdex.explain.page import AREA, DOT, LEFT, MANY, SLIM, WIDTH, box_width, page
 from softdex.model.retriever import Retriever
 
 FLAT, TALL, GAP = 64, 156, 54  # heights of boxes with horizontal or upright text, and of edges
@@ -70,15 +71,12 @@ def draw(look: Look) -> str:
 
 def _shades() -> str:
     """Return CSS colours per step of score, and of the text on them."""
-
-    def rules(colours: str, low: str, high: str, turn: int) -> str:
-        return "".join(
-            f".s{i}{{--fill:#{colour};--on:{low if i < turn else high}}}"
-            for i, colour in enumerate(colours.split())
-        )
-
-    dark = rules(DARK, "#e5e7eb", "#0b1220", 6)
-    return f"{rules(LIGHT, '#1f2937', '#fff', 5)}@media(prefers-color-scheme:dark){{{dark}}}"
+    steps = enumerate(zip(LIGHT.split(), DARK.split(), strict=True))
+    return "".join(
+        f".s{i}{{--fill:light-dark(#{light},#{dark});"
+        f"--on:light-dark({'#1f2937' if i < 5 else '#fff'},{'#e5e7eb' if i < 6 else '#0b1220'})}}"
+        for i, (light, dark) in steps
+    )
 
 
 def _legend(look: Look) -> str:
@@ -118,7 +116,7 @@ def _picture(rows: Sequence[Row]) -> str:
     """Draw levels from the top down, all edges below all nodes."""
     edges: dict[bool, list[str]] = {False: [], True: []}
     nodes, top, above = [], 4.0, dict[int, tuple[float, float]]()
-    for row, xs in zip(rows, _places(rows), strict=True):
+    for row, xs in zip(rows, places(rows), strict=True):
         boxes = _boxes(row)
         height = FLAT if boxes <= MANY else TALL
         nodes.append(_margin(row, top, row is rows[-1]))
@@ -142,9 +140,9 @@ def _boxes(row: Row) -> int:
     return sum(node.kind == "path" for node in row.nodes)
 
 
-def _places(rows: Sequence[Row]) -> list[np.ndarray]:
+def places(rows: Sequence[Row]) -> list[np.ndarray]:
     """Place each node above its children, with the most weight on paths to the list."""
-    places: list[np.ndarray] = []
+    found: list[np.ndarray] = []
     below: dict[int, list[float]] = {}
     for row in reversed(rows):
         box = box_width(_boxes(row))
@@ -155,11 +153,11 @@ def _places(rows: Sequence[Row]) -> list[np.ndarray]:
             wanted = np.interp(np.arange(len(wanted)), known, wanted[known])
         else:
             wanted = LEFT + AREA * (np.cumsum(space) - space / 2) / space.sum()
-        places.append(_apart(wanted, space))
+        found.append(_apart(wanted, space))
         below = {}
-        for node, x in zip(row.nodes, places[-1].tolist(), strict=True):
+        for node, x in zip(row.nodes, found[-1].tolist(), strict=True):
             below.setdefault(node.parent, []).extend([x] * (9 if node.kind == "path" else 1))
-    return places[::-1]
+    return found[::-1]
 
 
 def _apart(wanted: np.ndarray, space: np.ndarray) -> np.ndarray:
@@ -296,10 +294,11 @@ def _columns(items: Sequence[Item]) -> dict[str, list[str]]:
 def _table(columns: Mapping[str, Sequence[str]]) -> str:
     """Return an HTML table of HTML cells; cells of words begin with a span."""
     sides = [" class='words'" * cells[0].startswith("<span") for cells in columns.values()]
-    rows = [[f"<th{s}>{escape(name)}</th>" for s, name in zip(sides, columns, strict=True)]]
-    rows += [
-        [f"<td{s}>{cell}</td>" for s, cell in zip(sides, row, strict=True)]
+    head = "".join(f"<th{s}>{escape(n)}</th>" for s, n in zip(sides, columns, strict=True))
+    rows = (
+        "".join(f"<td{s}>{cell}</td>" for s, cell in zip(sides, row, strict=True))
         for row in zip(*columns.values(), strict=True)
-    ]
-    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    return f"<div class='scroll'><table>{body}</table></div>"
+    )
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div class='scroll'>{table}</div>"

@@ -19,10 +19,11 @@ from softdex.data.keys import as_list, find
 from softdex.data.ragged import Ragged, offsets
 from softdex.encode.history import Recent
 from softdex.errors import SoftdexError
-from softdex.explain.names import Names, above, counted, numbered, percent
+from softdex.explain.names import Names, counted, numbered, percent
 from softdex.explain.page import AREA, DOT, box_width
 from softdex.index.contract import Filter
-from softdex.index.tree.beam import Allowed
+from softdex.index.tree.trace import Beam, above
+from softdex.index.tree.trace import beams as traced
 from softdex.index.tree.tree import Tree, as_tree
 from softdex.model.retriever import Retriever
 from softdex.model.rules import Rules
@@ -34,17 +35,6 @@ PATHS, LOST = 50, 10  # items of the list, and items the beam lost, whose paths 
 KEPT, CUT = 24, 16  # other nodes drawn per level
 RECENT = 12  # items of the history shown
 TREES = "dtr, tdm, jtm, otm or plt"
-
-
-class Beam(NamedTuple):
-    """A level of the search: its candidates, best first, of which it kept the first `kept`."""
-
-    level: int
-    size: int
-    scored: int  # candidates, and nodes with nothing allowed below
-    nodes: np.ndarray
-    scores: np.ndarray
-    kept: int
 
 
 class Node(NamedTuple):
@@ -143,7 +133,7 @@ def look(
         raise SoftdexError(
             "explain: no item is left to recommend: the history and the rules exclude all of them."
         )
-    beams = _beams(tree, query, k, filter, len(found))
+    beams = traced(tree, query, k, filter, len(found))
     few = tree.num_items <= EXACT
     exact = _search(tree, query, tree.num_items, filter, math.inf) if few else {}
     place = {item: rank for rank, item in enumerate(exact, 1)}
@@ -178,7 +168,9 @@ def tree_of(model: Retriever) -> Tree:
     """Return the tree that a model searches."""
     tree = as_tree(model.index)
     if tree is None:
-        raise SoftdexError(f"explain: {model.recipe} has no tree to draw. Fit {TREES}.")
+        raise SoftdexError(
+            f"explain: {model.recipe} has no tree to draw. Fit {TREES}; or give a user and an item."
+        )
     return tree
 
 
@@ -222,22 +214,6 @@ def _search(
     """Return the score per item, best first."""
     ids, scores = tree.search(query, k, filter=filter, effort=effort)
     return {i: s for i, s in zip(ids[0].tolist(), scores[0].tolist(), strict=True) if i >= 0}
-
-
-def _beams(tree: Tree, query: Any, k: int, filter: Filter, found: int) -> list[Beam]:
-    """Return every level of the search; the last one keeps the list."""
-    levels = tree.beam(query, k, Allowed(tree, filter))
-    beams, scored = [], tree.living[0]
-    for level, (nodes, scores) in enumerate(levels, 1):
-        real = scores[0] > -torch.inf
-        head, values = nodes[0][real], scores[0][real].cpu().numpy()
-        inner, size = level < tree.depth, tree.living[level - 1]
-        kept = min(levels[level].nodes.shape[1] // tree.arity, len(head)) if inner else found
-        beams.append(Beam(level, size, scored, head.cpu().numpy(), values, kept))
-        if inner:
-            below = tree.starts[level] + tree.children(head[None, :kept])
-            scored = int(tree.full[below].sum())
-    return beams
 
 
 def _end(tree: Tree, beams: Sequence[Beam], item: int) -> End:

@@ -13,10 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from softdex.data.keys import find
+from softdex.drawing import lines
 from softdex.errors import SoftdexError
 from softdex.explain.look import tree_of
-from softdex.explain.names import Names, above, counted, items_under
-from softdex.explain.page import lines, page
+from softdex.explain.names import Names, counted, items_under
+from softdex.explain.page import page
+from softdex.index.tree.trace import above
 from softdex.index.tree.tree import Tree
 from softdex.model.retriever import Retriever
 

@@ -149,18 +149,26 @@ def ranked(blocks: Iterable[tuple[int, Tensor]], k: int, filter: Filter | None) 
     """Return the top k over blocks of scores (B, n), each given with the id of its first item."""
     if k < 1:
         raise ShapeError(f"search: expected k >= 1, got {k}.")
-    exclude = None if filter is None or filter.exclude is None else _by_item(filter.exclude)
-    allow = None if filter is None else filter.allow
     best: Hits | None = None
-    for start, scores in blocks:
-        if allow is not None or exclude is not None:
-            scores = _forbid(scores, start, allow, exclude)
+    for start, scores in permitted(blocks, filter):
         hits = top_k(scores, min(k, scores.shape[1]))
         hits = Hits(hits.ids + start, hits.scores)
         best = hits if best is None else _merge(best, hits, k)
     if best is None:
         raise ShapeError("search: the index holds no items.")
     return _padded(best, k)
+
+
+def permitted(
+    blocks: Iterable[tuple[int, Tensor]], filter: Filter | None
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield blocks of scores (B, n) with -inf, in place, for items that must not come back."""
+    exclude = None if filter is None or filter.exclude is None else _by_item(filter.exclude)
+    allow = None if filter is None else filter.allow
+    for start, scores in blocks:
+        if allow is not None or exclude is not None:
+            scores = _forbid(scores, start, allow, exclude)
+        yield start, scores
 
 
 def _by_item(exclude: Ragged) -> tuple[np.ndarray, np.ndarray]:
@@ -190,11 +198,14 @@ def _forbid(
 def top_k(scores: Tensor, k: int) -> Hits:
     """Return the top k of each row, equal scores by column; ids are columns.
 
-    `torch.topk` picks any of the equal scores at the cut. Rows where that matters (the k-th and the
-    next score are equal) are picked again: all above the cut, then the first at the cut.
+    `torch.topk` orders equal scores as it likes, and picks any of them at the cut. Rows where that
+    matters (the k-th and the next score are equal) are picked again: all above the cut, then the
+    first at the cut.
     """
     width = scores.shape[1]
     values, columns = torch.topk(scores, min(k + 1, width), dim=1)
+    if not bool((values[:, 1:] == values[:, :-1]).any()):
+        return Hits(columns[:, :k], values[:, :k])
     if width > k:
         unclear = (values[:, k - 1] == values[:, k]) & (values[:, k] > -torch.inf)
         values, columns = values[:, :k], columns[:, :k]

@@ -133,11 +133,14 @@ def _grads(  # type: ignore[no-untyped-def]
             for low in range(0, count, BLOCK):
                 high = min(low + BLOCK, count)
                 rows = _lay(nodes[b % len(nodes)], own[b % len(own)], low, high, left, start)
-                across[: dim + 1, :rows] = left[:rows].T
+                for n in range(rows):
+                    for d in range(dim + 1):
+                        across[d, n] = left[n, d]
                 by_nodes[:rows], by_own[:rows] = 0, 0
                 for k in range(length):
                     if real[b, k]:
-                        vector[0, :dim] = vectors[b, k]
+                        for d in range(dim):
+                            vector[0, d] = vectors[b, k, d]
                         _scale(vectors[b, k], attention[b, k], see, right)
                         product(hidden, start, left, right, rows, dim + 1)
                         _sum(hidden, units, sums, rows)

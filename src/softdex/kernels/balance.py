@@ -120,7 +120,7 @@ def _work(task: _Task, alone: int, first: int, last: int, node: int) -> list[Ran
 def _split_all(task, room, first, last, node):  # type: ignore[no-untyped-def]
     """Split a range until its parts are single slots."""
     todo = np.empty((128, 3), np.int64)
-    todo[0] = first, last, node
+    todo[0, 0], todo[0, 1], todo[0, 2] = first, last, node  # a whole row takes long to compile
     held = 1
     while held > 0:
         held -= 1
@@ -131,9 +131,10 @@ def _split_all(task, room, first, last, node):  # type: ignore[no-untyped-def]
             task.order[low], task.order[low + 1] = min(a, b), max(a, b)
         elif high - low > 2:
             middle, node = _split(task, room, first, last, node)
-            todo[held] = first, middle, node
-            todo[held + 1] = middle, last, node
-            held += 2
+            todo[held, 0], todo[held, 1], todo[held, 2] = first, middle, node
+            held += 1
+            todo[held, 0], todo[held, 1], todo[held, 2] = middle, last, node
+            held += 1
 
 
 @numba.njit(nogil=True, cache=True)

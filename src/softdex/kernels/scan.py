@@ -226,7 +226,8 @@ def _scan(  # type: ignore[no-untyped-def]
                 height[j] += lists.bias[a, b]
         asked = z, norm, unit, small, mark, mine, allow[i if len(allow) > 1 else 0], need, k
         share = int(1.3 * need * len(height) / len(lists.ids)) + 3
-        scored, held, beat, high = 0, 0, LEAST, np.float32(np.inf)
+        scored, held = np.int64(0), np.int64(0)  # as later: plain zeros compile `_open` twice
+        beat, high = LEAST, np.float32(np.inf)
         while scored < need and high > LEAST:
             low = _level(height, share) if share < len(height) else LEAST
             n = _collect(left, right, norm, lists, low, high, room)

@@ -18,14 +18,17 @@ from softdex.data.ragged import Ragged
 from softdex.errors import SoftdexError
 from softdex.index.contract import MAX_MEMORY, Filter, Hits
 from softdex.index.flat import Flat
+from softdex.index.gumbel import Drawn
 from softdex.machine import parse_bytes
-from softdex.messages import progress, say
+from softdex.messages import say
 from softdex.model.asking import Asked, batch_size, blocks, everybody, query_of, who
 from softdex.model.at_most import best
 from softdex.model.empty import why_empty
 from softdex.model.recommendations import Recommendations
 from softdex.model.rules import Rules
+from softdex.model.sampling import BEST, COLUMNS, Drawing, Sampling, drawn, sampling
 from softdex.model.wanted import Wanted, wanted
+from softdex.progress import progress
 from softdex.score.counting import Constant
 from softdex.score.product import Cosine
 from softdex.table_files import check_table_file, save_tables
@@ -52,11 +55,13 @@ def recommend(
     columns: Any,
     unknown: str,
     max_memory: int | str,
+    drawing: Drawing = BEST,
 ) -> Recommendations:
     """Return the lists of users; see `Retriever.recommend`."""
     method, limit = "recommend", parse_bytes(max_memory)
+    how = sampling(model, method, *drawing, rules.at_most)
     asked = who(model, method, users, history, unknown)
-    like = wanted(model, method, k, columns, rules, asked, limit)
+    like = wanted(model, method, k, columns, rules, asked, limit, how)
     found = pa.concat_tables(tables(model, asked, parts_of(model, asked, like), like))
     if not len(found):
         say(why_empty(model, method, rules, like, asked))
@@ -72,19 +77,21 @@ def recommend_all(
     columns: Any,
     unknown: str,
     max_memory: int | str,
+    drawing: Drawing = BEST,
 ) -> int:
     """Write the lists of all users, or of some; see `Retriever.recommend_all`."""
     method, limit = "recommend_all", parse_bytes(max_memory)
     check_table_file(path, method)
+    how = sampling(model, method, *drawing, rules.at_most)
     asked = (
         everybody(model, method, unknown)
         if users is None
         else who(model, method, users, None, unknown)
     )
-    like = wanted(model, method, k, columns, rules, asked, limit)
+    like = wanted(model, method, k, columns, rules, asked, limit, how)
     parts = parts_of(model, asked, like)
-    shown = progress(parts, "recommending", len(parts))
-    rows = save_tables(path, tables(model, asked, shown, like))
+    with progress(parts, "recommending") as shown:
+        rows = save_tables(path, tables(model, asked, shown, like))
     if not rows:
         say(why_empty(model, method, rules, like, asked))
     elif asked.strangers.any():
@@ -98,7 +105,10 @@ def similar(model: Retriever, items: Any, k: Any, rules: Rules, columns: Any) ->
     """Return the lists of items; see `Retriever.similar`."""
     like = wanted(model, "similar", k, columns, rules, None)
     rows = find(model.items, as_list(items), "similar", "items")
-    found = pa.concat_tables(_similar(model, rows, like))
+    found = pa.concat_tables(
+        _table(model, "item", model.items.take(rows), part, hits, like.columns, found="similar")
+        for part, hits in alike(model, rows, like)
+    )
     if not len(found):
         say(why_empty(model, "similar", rules, like, None))
     return Recommendations(found)
@@ -114,19 +124,29 @@ def tables(
     model: Retriever, asked: Asked, parts: Iterable[np.ndarray], like: Wanted
 ) -> Iterator[pa.Table]:
     """Yield one table per block of users: user, rank, item, score, columns..."""
+    for part, hits in lists(model, asked, parts, like):
+        table = _table(model, "user", asked.names, part, hits, like.columns)
+        how = like.sampling
+        yield table if how is None else table.replace_schema_metadata(how.note())
+
+
+def lists(
+    model: Retriever, asked: Asked, parts: Iterable[np.ndarray], like: Wanted
+) -> Iterator[tuple[np.ndarray, Hits | Drawn]]:
+    """Yield the lists of each block of users, with the places (b,) of these users."""
     for part in parts:
-        history = asked.history.take(part)
-        filter = like.filter(part, history, len(model.items))
-
-        def found(
-            rows: np.ndarray, k: int, filter: Filter, part: Any = part, history: Ragged = history
-        ) -> Hits:
-            users = asked.rows[part[rows]]
-            return search(model, users, history.take(rows), k, filter, like.max_memory)
-
-        hits = best(found, len(part), like.k, filter, like.limits)
-        hits = _with_popular(model, hits, asked.strangers[part], filter, like)
-        yield _table(model, "user", asked.names.take(pa.array(part)), hits, like.columns)
+        rows, history, how = asked.rows[part], asked.history.take(part), like.sampling
+        filter, strangers = like.filter(part, history, len(model.items)), asked.strangers[part]
+        if how is not None:
+            given = like.k, filter, how, asked.places[part], like.max_memory
+            lists = drawn(model.index, query_of(model, rows, history), *given)
+            yield part, _with_popular_drawn(model, lists, strangers, *given)
+            continue
+        if like.limits is None:
+            hits = search(model, rows, history, like.k, filter, like.max_memory)
+        else:
+            hits = _limited(model, rows, history, filter, like)
+        yield part, _with_popular(model, hits, strangers, filter, like)
 
 
 def search(
@@ -142,11 +162,8 @@ def search(
     return model.index.search(asked, k, filter=filter, max_memory=max_memory)
 
 
-# inside ------------------------------------------------------------------------------------------
-
-
-def _similar(model: Retriever, rows: np.ndarray, like: Wanted) -> Iterator[pa.Table]:
-    """Yield one table per block of items: item, rank, similar, score, columns..."""
+def alike(model: Retriever, rows: np.ndarray, like: Wanted) -> Iterator[tuple[np.ndarray, Hits]]:
+    """Yield the lists of each block of item rows, with the places (b,) of these items."""
     for part in blocks(len(rows), batch_size(model.encoder, like.max_memory, like.k)):
         asked = rows[part]
         itself = Ragged(np.arange(len(asked) + 1), asked)
@@ -154,8 +171,21 @@ def _similar(model: Retriever, rows: np.ndarray, like: Wanted) -> Iterator[pa.Ta
         def found(at: np.ndarray, k: int, filter: Filter, asked: np.ndarray = asked) -> Hits:
             return _alike(model, asked[at], k, filter)
 
-        hits = best(found, len(asked), like.k, Filter(itself, like.mask), like.limits)
-        yield _table(model, "item", model.items.take(asked), hits, like.columns, found="similar")
+        yield part, best(found, len(asked), like.k, Filter(itself, like.mask), like.limits)
+
+
+# inside ------------------------------------------------------------------------------------------
+
+
+def _limited(
+    model: Retriever, rows: np.ndarray, history: Ragged, filter: Filter, like: Wanted
+) -> Hits:
+    """Search the best items that keep the limits."""
+
+    def found(at: np.ndarray, k: int, filter: Filter) -> Hits:
+        return search(model, rows[at], history.take(at), k, filter, like.max_memory)
+
+    return best(found, len(rows), like.k, filter, like.limits)
 
 
 def _with_popular(
@@ -180,6 +210,31 @@ def _with_popular(
     return Hits(ids, scores)
 
 
+def _with_popular_drawn(
+    model: Retriever,
+    lists: Drawn,
+    strangers: np.ndarray,
+    k: int,
+    filter: Filter,
+    how: Sampling,
+    places: np.ndarray,
+    max_memory: int,
+) -> Drawn:
+    """Replace the lists of strangers by draws in proportion to (1 + events)^(1 / temperature)."""
+    rows = np.flatnonzero(strangers)
+    if not len(rows):
+        return lists
+    counts = torch.from_numpy(model.item_counts.astype(np.float32))
+    popular = Flat(Constant(counts.log1p()), model.index.alive.cpu())
+    every, query = how._replace(candidates=0), torch.empty(len(rows), 0)
+    mine = drawn(popular, query, k, filter.take(rows), every, places[rows], max_memory)
+    mine = mine._replace(scores=torch.where(mine.ids >= 0, counts[mine.ids], -torch.inf))
+    whole = Drawn(*(part.cpu().clone() for part in lists))
+    for part, new in zip(whole, mine, strict=True):
+        part[rows] = new
+    return whole
+
+
 def _alike(model: Retriever, items: np.ndarray, k: int, filter: Filter) -> Hits:
     """Search similar items, by the cosine of their vectors or by what the encoder knows."""
     vectors = model.index.vectors()
@@ -197,20 +252,23 @@ def _table(
     model: Retriever,
     asked: str,
     names: pa.Array,
-    hits: Hits,
+    part: np.ndarray,
+    hits: Hits | Drawn,
     columns: list[str],
     found: str = "item",
 ) -> pa.Table:
-    """Make a table with one row per hit."""
+    """Make a table with one row per hit; `part` are the places of the lists among the names."""
     ids, scores = hits.ids.cpu().numpy(), hits.scores.float().cpu().numpy()
     real = ids >= 0
     at, place = np.nonzero(real)
     table = {
-        asked: names.take(pa.array(at)),
+        asked: names.take(pa.array(part[at])),
         "rank": place.astype(np.int32) + 1,
         found: model.items.take(ids[real]),
         "score": scores[real],
     }
+    if isinstance(hits, Drawn):
+        table |= {name: getattr(hits, name).cpu().numpy()[real] for name in COLUMNS}
     if columns and model.item_table is not None:
         extra = model.item_table.select(columns).take(pa.array(ids[real]))
         table |= {name: extra[name] for name in columns}

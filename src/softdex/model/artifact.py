@@ -206,7 +206,12 @@ def _arrow_table(raw: bytes) -> pa.Table:
     """Return a table from the messages of an Arrow file; the redundant footer is not read."""
     if not raw.startswith(ARROW):
         raise ValueError("a member is not an Arrow file")
-    stream = pa.py_buffer(raw)[len(ARROW) :]
+    return stream_table(pa.py_buffer(raw)[len(ARROW) :])
+
+
+def stream_table(stream: pa.Buffer) -> pa.Table:
+    """Return a table from an Arrow stream of unknown origin, checked in full; refuse compression,
+    which could inflate to any size."""
     for message in pa.ipc.MessageReader.open_stream(stream):
         if message.type not in ("schema", "record batch") or _is_compressed(message):
             raise ValueError("an Arrow member is compressed or uses dictionaries")

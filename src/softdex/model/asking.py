@@ -6,7 +6,7 @@ A stranger is a user of whom the encoder has learned nothing. Shapes: B users.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from softdex.model.retriever import Retriever
 
 BATCH = 1024  # users per search, at most
+Ask = Callable[["Retriever", str, Any, Any], "Asked"]  # `who`, or one that knows more of users
 
 
 class Asked(NamedTuple):
@@ -48,6 +49,14 @@ class Asked(NamedTuple):
     places: np.ndarray
     given: int
     named: bool = True
+
+    def only(self, place: int) -> Asked:
+        """Return the user in a place of the request, or nobody if that one was skipped."""
+        part = np.flatnonzero(self.places == place)
+        return Asked(
+            self.names.take(pa.array(part)), self.rows[part], self.history.take(part),
+            self.strangers[part], self.places[part], 1, self.named,
+        )  # fmt: skip
 
 
 def who(model: Retriever, where: str, users: Any, history: Any, unknown: str = "error") -> Asked:
@@ -125,10 +134,18 @@ def query(
     An encoder that reads histories gets -1 for users without events in training: their own vectors
     were never trained, unless they are made from features.
     """
-    if encoder.reads_history and not by_features:
-        users = np.where(events(seen, users) > 0, users, -1)
+    users = rows_read(encoder, seen, users, by_features=by_features)
     with torch.inference_mode():
         return encoder(users, history)
+
+
+def rows_read(
+    encoder: Encoder, seen: Ragged, users: np.ndarray, *, by_features: bool = False
+) -> np.ndarray:
+    """Return the rows (B,) that the encoder gets: -1 where a history stands for the user."""
+    if encoder.reads_history and not by_features:
+        return np.where(events(seen, users) > 0, users, -1)
+    return users
 
 
 def queries(
@@ -174,6 +191,26 @@ def whole(where: str, k: Any, most: float = math.inf) -> int:
     if int(k) > most:
         raise SoftdexError(f"{where}: expected k of at most {most:,}, got {int(k):,}.")
     return int(k)
+
+
+def histories_of(
+    items: Keys, where: str, history: Any, unknown: str, name: str = "history"
+) -> Ragged:
+    """Find the item rows of each list; unknown items are an error, or dropped.
+
+    `name` is the argument or column that holds the lists, named in errors.
+    """
+    what = f"items in {name}"
+    lists = sound(as_list(history), where, what)
+    if not all(map(is_list, lists)):
+        raise SoftdexError(f"{where}: expected {name}=[[item, ...], ...], one list per user.")
+    lists = [list(sound(h, where, what)) for h in lists]
+    flat = [item for h in lists for item in h]
+    if not flat:
+        return empty(len(lists))
+    rows = find(items, flat, where, what, known=unknown == "error")
+    lengths = np.array([len(h) for h in lists], dtype=np.int64)
+    return Ragged(offsets(lengths), rows).where(rows >= 0)
 
 
 # inside ------------------------------------------------------------------------------------------
@@ -224,7 +261,7 @@ def _by_history(model: Retriever, where: str, users: Any, history: Any, unknown:
             f"{where}: {model.recipe} keeps one vector per user and cannot read a history. Train "
             "with encoder='history' or encoder='mix'."
         )
-    past = _histories(model.items, where, history, unknown)
+    past = histories_of(model.items, where, history, unknown)
     if unknown == "error" and not encoder.answers_strangers and not past.lengths.all():
         place = int(np.argmin(past.lengths))
         raise SoftdexError(
@@ -254,20 +291,5 @@ def _names(known: Keys, keys: Any) -> pa.Array:
     cells = keys.to_pylist() if isinstance(keys, (pa.Array, pa.ChunkedArray)) else list(keys)
     try:
         return Keys(pa.array(cells).cast(known.values.type), known.type).all()
-    except pa.ArrowException:
+    except (pa.ArrowException, OverflowError):
         return pa.array([str(cell) for cell in cells])
-
-
-def _histories(items: Keys, where: str, history: Sequence[Any], unknown: str) -> Ragged:
-    """Find the item rows of each history; unknown items are an error, or dropped."""
-    what = "items in history"
-    lists = sound(as_list(history), where, what)
-    if not all(map(is_list, lists)):
-        raise SoftdexError(f"{where}: expected history=[[item, ...], ...], one list per user.")
-    lists = [list(sound(h, where, what)) for h in lists]
-    flat = [item for h in lists for item in h]
-    if not flat:
-        return empty(len(lists))
-    rows = find(items, flat, where, what, known=unknown == "error")
-    lengths = np.array([len(h) for h in lists], dtype=np.int64)
-    return Ragged(offsets(lengths), rows).where(rows >= 0)

@@ -12,12 +12,13 @@ import pyarrow as pa
 import scipy
 import torch
 
+from softdex import notebook
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 
 ENTRIES = (
     "recipe", "options", "data", "card", "metrics", "training", "refitted", "selected", "warnings",
-    "origins",
+    "origins", "events",
 )  # fmt: skip
 """Names of a card's entries in a manifest."""
 
@@ -43,6 +44,7 @@ class Card:
         origins: per model that this one took vectors or a tree over from (`start=`, `leaves=`), and
             per model that those did: hashes of the log it was trained on (`data`), of the log of
             its split (`log`) and of its split (`split`), `selected` and `refitted`.
+        events: what the log has from an event file, as `Interactions.events`, or None.
         notes: entries of a model file that this version does not know; they are kept.
     """
 
@@ -56,6 +58,7 @@ class Card:
     selected: str | None = None
     warnings: Sequence[str] = ()
     origins: Sequence[Mapping[str, Any]] = ()
+    events: Mapping[str, Any] | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def measured(self, part: str, metrics: Mapping[str, float]) -> Card:
@@ -94,13 +97,15 @@ class Card:
             entries["warnings"] = list(self.warnings)
         if self.origins:
             entries["origins"] = list(self.origins)
+        if self.events is not None:
+            entries["events"] = dict(self.events)
         return entries
 
 
 def card_of(recipe: str, options: Mapping[str, Any], log: Interactions) -> Card:
     """Return the card of a model that is about to be trained on a log."""
     split = None if log.card is None else log.card.json()
-    return Card(recipe, options, log.sha256, split, selected="")
+    return Card(recipe, options, log.sha256, split, selected="", events=log.events)
 
 
 def card_from(manifest: Mapping[str, Any], notes: Mapping[str, Any]) -> Card:
@@ -116,6 +121,7 @@ def card_from(manifest: Mapping[str, Any], notes: Mapping[str, Any]) -> Card:
         manifest.get("selected"),
         manifest.get("warnings", ()),
         tuple(manifest.get("origins", ())),
+        manifest.get("events"),
         notes,
     )
 
@@ -146,3 +152,20 @@ def versions() -> dict[str, str]:
         "scipy": scipy.__version__,
         "pyarrow": pa.__version__,
     }
+
+
+def as_html(card: Card) -> str:
+    """Return what a model is and how good, for a notebook."""
+    from softdex.recipes.catalogue import names, options  # loads every recipe
+
+    defaults = options(card.recipe) if card.recipe in names() else {}
+    own = {n: v for n, v in card.options.items() if n not in defaults or defaults[n] != v}
+    known = {"options": ", ".join(f"{name} {value}" for name, value in own.items()) or "defaults"}
+    if card.training is not None:
+        best, count = card.training["best_epoch"], len(card.training["history"])
+        known["epochs"] = f"{count}, best {best}"
+    parts = card.metrics.values()
+    shown = [name for part in parts for name in part if name.startswith(("recall@", "ndcg@"))]
+    rows = [[name, *(part.get(name) for part in parts)] for name in dict.fromkeys(shown)]
+    measured = notebook.table(["", *card.metrics], rows) if rows else ""
+    return notebook.facts(known) + measured + notebook.notes(card.warnings)

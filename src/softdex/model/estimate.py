@@ -90,7 +90,7 @@ def log_prob(model: Retriever, users: Any, items: Any, history: Any) -> np.ndarr
     """Return log-probabilities (B, N), float32; see `Retriever.log_prob`."""
     softmax = softmax_of(model, "log_prob", model.temperature)
     asked = who(model, "log_prob", users, history)
-    rows = rows_of(model.items, items, len(asked.rows))
+    rows = rows_of(model.items, items, len(asked.rows), "log_prob")
     ids = torch.from_numpy(rows).to(softmax.candidates.items.device)
     cells = ids.shape[-1] * (1 if ids.ndim == 1 else softmax.candidates.items.dim)
     size = batch_size(model.encoder, MAX_MEMORY, cells)
@@ -124,27 +124,27 @@ def calibrated(model: Retriever, valid: Holdout, leak: str) -> float:
     return fit_temperature(softmax, query, part.targets, part.masked)
 
 
-def rows_of(items: Keys, keys: Any, users: int) -> np.ndarray:
+def rows_of(items: Keys, keys: Any, users: int, method: str) -> np.ndarray:
     """Find the rows of items: (N,) for all users, or (B, N) for one list per user."""
     if keys is None:
         return np.arange(len(items))
-    cells = sound(as_list(keys), "log_prob", "items")
+    cells = sound(as_list(keys), method, "items")
     lists = [
-        list(sound(c, "log_prob", "items"))
+        list(sound(c, method, "items"))
         for c in cells
         if isinstance(c, Iterable) and not isinstance(c, (str, bytes))
     ]
     if not lists:
-        return find(items, cells, "log_prob", "items")
+        return find(items, cells, method, "items")
     if len(lists) != len(cells) or len({len(given) for given in lists}) > 1:
         raise SoftdexError(
-            "log_prob: expected items=[item, ...] for all users, or one list per user, all of the "
+            f"{method}: expected items=[item, ...] for all users, or one list per user, all of the "
             "same length."
         )
     if len(lists) != users:
-        raise SoftdexError(f"log_prob: {users} users but {len(lists)} lists of items.")
+        raise SoftdexError(f"{method}: {users} users but {len(lists)} lists of items.")
     flat = [key for given in lists for key in given]
-    return find(items, flat, "log_prob", "items").reshape(users, -1)
+    return find(items, flat, method, "items").reshape(users, -1)
 
 
 def sample(valid: Holdout, alive: Tensor) -> Holdout:

@@ -17,7 +17,7 @@ from softdex.data.keys import Keys
 from softdex.errors import SoftdexError
 from softdex.files import write_atomically
 from softdex.index.contract import MAX_MEMORY
-from softdex.model.asking import batch_size, queries, who
+from softdex.model.asking import Ask, batch_size, queries, who
 from softdex.score.contract import Product
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ def key_file(path: Path) -> Path:
     return Path(f"{path}.keys.parquet")
 
 
-def query_vectors(model: Retriever, users: Any, history: Any) -> np.ndarray:
+def query_vectors(model: Retriever, users: Any, history: Any, ask: Ask = who) -> np.ndarray:
     """Return query vectors (B, D), float32; see `Retriever.query_vectors`."""
     scorer = with_vectors(model, "query_vectors")
-    asked = who(model, "query_vectors", users, history)
+    asked = ask(model, "query_vectors", users, history)
     size = batch_size(model.encoder, MAX_MEMORY, 1)
     found = queries(model, asked.rows, asked.history, size)
     return np.concatenate([exported_queries(scorer, query) for _, query in found])

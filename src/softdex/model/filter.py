@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,16 @@ from softdex.errors import SoftdexError, did_you_mean
 RESULT = ("user", "rank", "item", "similar", "score")  # columns of the tables we return
 
 
-def check_columns(table: pa.Table | None, columns: Any, method: str) -> list[str]:
-    """Return the item columns asked for, each once; refuse unknown ones."""
+def check_columns(
+    table: pa.Table | None, columns: Any, method: str, result: Sequence[str] = RESULT
+) -> list[str]:
+    """Return the item columns asked for, each once; refuse unknown ones, and names of `result`."""
     known = [] if table is None else table.column_names
     names = [] if columns is None else as_list(columns)
     for name in names:
         if name not in known:
             raise SoftdexError(f"{method}: no item column {name!r}. {did_you_mean(name, known)}")
-        if name in RESULT:
+        if name in result:
             raise SoftdexError(
                 f"{method}: the item column {name!r} would hide the column of that name in the "
                 "result. Rename it in the item table."

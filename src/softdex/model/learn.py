@@ -34,7 +34,7 @@ from softdex.shapes import not_finite
 from softdex.solve.checkpoint import Checkpointer
 from softdex.solve.gradient.feed import Sequences, Windows
 from softdex.solve.gradient.trainer import Descent
-from softdex.solve.loop import Job, Listen, Measure, Outcome, Run, Trainer
+from softdex.solve.loop import CLOCKS, Job, Measure, Outcome, Run, Trainer
 
 IN_ROW_ORDER = "the log has no time, so histories were read in the order of its rows"
 CUTOFF = 20
@@ -54,7 +54,6 @@ def learn(
     resume: bool = False,
     max_memory: int | None = None,
     until: float = math.inf,
-    listen: Listen | None = None,
 ) -> Retriever:
     """Train a job on a log and return the model of its best epoch.
 
@@ -68,7 +67,6 @@ def learn(
         resume: continue from the checkpoint in `folder`.
         max_memory: bytes; a training that needs more is refused before it starts.
         until: moment of the monotonic clock at which the training stops.
-        listen: called with the record of each epoch instead of printing it.
     """
     card = warned(card_of(recipe, options, log), made, log)
     card = card if valid is None else card.chosen_by(valid)
@@ -91,7 +89,7 @@ def learn(
             "device": where.type,
         }
         checkpointer = Checkpointer(folder, plain(identity), resume=resume)
-    run = begin(card, made, log, valid, checkpointer=checkpointer, listen=listen)
+    run = begin(card, made, log, valid, checkpointer=checkpointer)
     run.advance(made.schedule.epochs, until=until)
     return finish(card, run, log)
 
@@ -104,12 +102,11 @@ def begin(
     *,
     checkpointer: Checkpointer | None = None,
     quiet: bool = False,
-    listen: Listen | None = None,
 ) -> Run:
     """Start a run, to be measured on a holdout after each epoch; advance it, then `finish` it."""
     made.encoder.eval()
     made.scorer.eval()
-    run = Run(made, log, checkpointer=checkpointer, quiet=quiet, listen=listen)
+    run = Run(made, log, name=card.recipe, checkpointer=checkpointer, quiet=quiet)
     if valid is not None:
         parts = parts_from(made.encoder, made.scorer, run.trainer.searched())
         run.measure = measurer(card.recipe, parts, known_from(log), valid)
@@ -228,7 +225,6 @@ def _materialised(parts: Parts) -> Parts:
 
 def _table(made: Tower | Learned) -> Table:
     """Return the vectors of all rows."""
-    made.eval()
     starts = range(0, len(made), BLOCK)
     with torch.no_grad():
         blocks: list[Tensor] = [made(slice(start, start + BLOCK)) for start in starts]
@@ -237,6 +233,6 @@ def _table(made: Tower | Learned) -> Table:
 
 def _record(outcome: Outcome) -> dict[str, Any]:
     """Return the record of a run for the card, without times: equal runs write equal files."""
-    history = [{n: v for n, v in r.items() if n != "seconds"} for r in outcome.history]
+    history = [{n: v for n, v in r.items() if n not in CLOCKS} for r in outcome.history]
     record = {"best_epoch": outcome.best_epoch + 1, "history": history}
     return {**record, "cut": True} if outcome.cut else record

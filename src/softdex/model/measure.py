@@ -35,12 +35,16 @@ def evaluated(
     holdout: Holdout,
     k: int | Sequence[int],
     *,
-    leak: str,
-    known_users: str,
-    max_memory: int | str,
+    leak: str = "refuse",
+    known_users: str = "history",
+    max_memory: int | str = MAX_MEMORY,
+    keep: list[np.ndarray] | None = None,
     **rules: Any,
 ) -> Result:
-    """Return the metrics of a model on a holdout; see `Retriever.evaluate`."""
+    """Return the metrics of a model on a holdout; see `Retriever.evaluate`.
+
+    `keep` gets the lists of each block of users.
+    """
     check_rules({"leak": leak, "known_users": known_users})
     model.check(holdout)
     notes = [*model.card.warnings, *audit("evaluate", model.card, model.seen, holdout, leak)]
@@ -55,7 +59,7 @@ def evaluated(
     )  # fmt: skip
     result = evaluate(
         search, holdout, item_counts=model.item_counts, k=cutoffs, notes=notes,
-        batch=batch_size(model.encoder, limit, longest), **rules,
+        batch=batch_size(model.encoder, limit, longest), keep=keep, **rules,
     )  # fmt: skip
     if holdout.candidates is not None and scores_alike(model, holdout):
         note = (
@@ -83,6 +87,7 @@ def searcher(
     *,
     by_features: bool = False,
     by_history: bool = True,
+    effort: float | None = None,
     max_memory: int = MAX_MEMORY,
 ) -> Search:
     """Return a search for `softdex.evaluate`, of an encoder and an index that may be in training.
@@ -92,6 +97,7 @@ def searcher(
         seen: training events per user.
         by_features: whether users have vectors by their features.
         by_history: whether known users with later events are solved for anew.
+        effort: of a search that is not exact; None: as tuned.
         max_memory: bytes of scores held at a time.
     """
 
@@ -101,8 +107,8 @@ def searcher(
         users = np.where(has_more(seen, part), -1, part.users) if solves else part.users
         asked = query(encoder, seen, users, part.history, by_features=by_features)
         allow = None if part.candidates is None else torch.from_numpy(part.candidates)
-        filter, effort = Filter(part.masked, allow), np.inf if exact else None
-        hits = index.search(asked, k, filter=filter, effort=effort, max_memory=max_memory)
+        filter, spent = Filter(part.masked, allow), np.inf if exact else effort
+        hits = index.search(asked, k, filter=filter, effort=spent, max_memory=max_memory)
         return hits.ids.cpu().numpy()
 
     return found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from html import escape
+import json
 from typing import Any, final
 
 import pyarrow as pa
 
-SHOWN = 50  # rows in a notebook
+from softdex import notebook
+
+NOTE = b"softdex.sampling"  # key of the metadata of a table of lists that were drawn
 
 
 @final
@@ -23,6 +25,13 @@ class Recommendations:
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
+
+    @property
+    def sampling(self) -> dict[str, Any] | None:
+        """How lists were drawn: `seed`, `temperature`, and what `from`: `all` items allowed, or the
+        best that an approximate index finds. None for the best items."""
+        noted = (self.table.schema.metadata or {}).get(NOTE)
+        return None if noted is None else json.loads(noted)
 
     def __getattr__(self, name: str) -> Any:
         if name == "table":  # copy and pickle ask before there is one
@@ -42,12 +51,10 @@ class Recommendations:
         return str(self.table)
 
     def _repr_html_(self) -> str:
-        names = self.table.column_names
-        head = "".join(f"<th>{escape(n)}</th>" for n in names)
-        rows = (
-            "".join(f"<td>{escape(str(row[n]))}</td>" for n in names)
-            for row in self.table.slice(0, SHOWN).to_pylist()
-        )
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        more = f"<p>{len(self):,} rows, {SHOWN} shown</p>" if len(self) > SHOWN else ""
-        return f"<table><tr>{head}</tr>{body}</table>{more}"
+        return notebook.page(as_html(self.table))
+
+
+def as_html(table: pa.Table) -> str:
+    """Return the first rows of a table as HTML for a notebook."""
+    rows = [list(row.values()) for row in table.slice(0, notebook.ROWS).to_pylist()]
+    return notebook.table(table.column_names, rows, len(table))

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from softdex import notebook
 from softdex.data.arrow import plain_table
 from softdex.data.holdout import Holdout
 from softdex.data.keys import Keys
@@ -20,11 +21,13 @@ from softdex.errors import DataError, counted
 from softdex.evaluate.result import Result
 from softdex.index.contract import MAX_MEMORY, Filter, Index
 from softdex.machine import parse_bytes
-from softdex.model import answer, asking, estimate, export, grow, measure
-from softdex.model.card import Card
+from softdex.model import answer, asking, estimate, export, grow, measure, scoring, shares
+from softdex.model.card import Card, as_html
+from softdex.model.explanation import Explanation
 from softdex.model.parts import Known, Parts
 from softdex.model.recommendations import Recommendations
 from softdex.model.rules import Rules
+from softdex.model.sampling import Drawing
 
 
 @final
@@ -79,6 +82,9 @@ class Retriever:
         users, items = counted(len(self.users), "users"), counted(len(self.items), "items")
         return f"Retriever({self.recipe}, {users}, {items})"
 
+    def _repr_html_(self) -> str:
+        return notebook.page(notebook.title(repr(self)), as_html(self.card))
+
     # recommend -----------------------------------------------------------------------------------
 
     def recommend(
@@ -94,12 +100,17 @@ class Retriever:
         at_most: Mapping[str, int] | None = None,
         columns: str | Sequence[str] = (),
         unknown: str = "error",
+        mode: str = "best",
+        temperature: float | None = None,
+        seed: int | None = None,
         max_memory: int | str = MAX_MEMORY,
     ) -> Recommendations:
-        """Recommend the best k items per user.
+        """Recommend the best k items per user, or draw k items per user.
 
         Returns a table with one row per user and item: `user`, `rank` (from 1), `item`, `score`,
         and the item columns asked for. Lists are shorter than k where the rules leave fewer items.
+        Lists that are drawn also have `log_prob`, of the item given those above it (their sum is
+        the log-probability of the list), and `propensity`, to weight the item by 1 / propensity.
 
         Args:
             users: one user key, or a list of them.
@@ -120,10 +131,17 @@ class Retriever:
             unknown: what to do about unknown users, users without events, and unknown items in a
                 history: raise an `error`; `skip` such users and items; or `popular`: skip such
                 items, and give users without events the most popular items.
+            mode: `best` items, or a `sample`: k items drawn one after another, without
+                replacement, from the softmax of score / temperature over the items allowed.
+            temperature: of the sample; None: that of the model.
+            seed: of the sample; None: another one in each call. `sampling` of the answer says it.
             max_memory: bytes (or "2GB") of scores held at a time.
         """
         rules = Rules(allow, deny, where, at_most, exclude_seen)
-        return answer.recommend(self, users, k, history, rules, columns, unknown, max_memory)
+        drawing = Drawing(mode, temperature, seed)
+        return answer.recommend(
+            self, users, k, history, rules, columns, unknown, max_memory, drawing
+        )
 
     def recommend_all(
         self,
@@ -138,9 +156,12 @@ class Retriever:
         at_most: Mapping[str, int] | None = None,
         columns: str | Sequence[str] = (),
         unknown: str = "popular",
+        mode: str = "best",
+        temperature: float | None = None,
+        seed: int | None = None,
         max_memory: int | str = MAX_MEMORY,
     ) -> int:
-        """Recommend the best k items per user, for every user, into a file.
+        """Recommend k items per user, for every user, into a file.
 
         Returns the number of rows written; a failure leaves an older file as it was.
 
@@ -148,11 +169,14 @@ class Retriever:
             path: file to write, `.parquet`, `.arrow`, `.csv`, `.tsv` or `.jsonl`, the last three
                 also with `.gz`; its columns are those of `recommend`.
             users: user keys; None means every user.
-            k, exclude_seen, allow, deny, where, at_most, columns, unknown, max_memory: as in
-                `recommend`.
+            k, exclude_seen, allow, deny, where, at_most, columns, unknown, mode, temperature, seed,
+                max_memory: as in `recommend`.
         """
         rules = Rules(allow, deny, where, at_most, exclude_seen)
-        return answer.recommend_all(self, Path(path), k, users, rules, columns, unknown, max_memory)
+        drawing = Drawing(mode, temperature, seed)
+        return answer.recommend_all(
+            self, Path(path), k, users, rules, columns, unknown, max_memory, drawing
+        )
 
     def similar(
         self,
@@ -177,6 +201,48 @@ class Retriever:
             where, at_most, columns: as in `recommend`.
         """
         return answer.similar(self, items, k, Rules(allow, deny, where, at_most), columns)
+
+    def score(
+        self,
+        users: Any = None,
+        items: Any = None,
+        *,
+        history: Sequence[Sequence[Any]] | None = None,
+        exclude_seen: bool = True,
+        columns: str | Sequence[str] = (),
+    ) -> Recommendations:
+        """Score given items, in the order given, to rank again what others found.
+
+        Returns a table with one row per user and item: `user`, `rank` among all items that
+        `recommend` could return (null for others), `item`, `score`, for models with item vectors
+        `log_prob`, and the item columns asked for.
+
+        Args:
+            users, items, history: as in `log_prob`.
+            exclude_seen: exclude items the user has already interacted with from the ranks.
+            columns: item columns to add to the table.
+        """
+        return scoring.score(self, users, items, history, exclude_seen, columns)
+
+    def explain(
+        self,
+        user: Any = None,
+        item: Any = None,
+        *,
+        history: Sequence[Any] | None = None,
+        k: int | None = None,
+        columns: str | Sequence[str] = (),
+    ) -> Explanation:
+        """Explain the score of an item: the share of each item of the user's history in it.
+
+        Args:
+            user: one user key.
+            item: one item key.
+            history: item keys of the user, oldest first, used as in `recommend`.
+            k: number of shares to list, the largest; None lists all.
+            columns: item columns to add to the table.
+        """
+        return shares.explain(self, user, item, history, k, columns)
 
     def search(
         self, users: np.ndarray, history: Ragged, k: int, masked: Ragged | None = None

@@ -32,7 +32,9 @@ CHANGES = {"temperature": (int, float), "added": dict, "removed": int, "drift": 
 """What may change after training, and its type; a file has only what did change."""
 
 ORIGIN = {"data": str, "log": str, "split": str, "selected": str, "refitted": bool}
-RECORDS = {"refitted": bool, "selected": str, "warnings": list, "origins": list}  # of the card
+EVENTS = {"store": str, "until": int, "events": int}
+RECORDS = {"refitted": bool, "selected": str, "warnings": list, "origins": list, "events": dict}
+"""Of the card."""
 
 
 def save(model: Retriever, path: Path) -> None:
@@ -126,6 +128,8 @@ def _check_changes(manifest: dict[str, Any]) -> None:
     """Refuse changes that cannot have happened."""
     artifact.check_kinds(manifest, CHANGES | RECORDS, needed=False)
     artifact.check_kinds(manifest.get("added", {}), {"users": int, "items": int}, needed=False)
+    if "events" in manifest:
+        artifact.check_kinds(manifest["events"], EVENTS, needed=True)
     for origin in manifest.get("origins", []):
         artifact.check_kinds({"origin": origin}, {"origin": dict}, needed=True)
         artifact.check_kinds(origin, ORIGIN, needed=True)

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from softdex.data.ragged import Ragged, concatenate
 from softdex.index.contract import MAX_MEMORY, Filter
+from softdex.index.gumbel import CELL
 from softdex.model.asking import Asked, whole
 from softdex.model.at_most import Groups, groups
-from softdex.model.filter import check_columns, satisfying
+from softdex.model.filter import RESULT, check_columns, satisfying
 from softdex.model.rules import Rules, rows_of
+from softdex.model.sampling import COLUMNS, Sampling
 
 if TYPE_CHECKING:
     from softdex.model.retriever import Retriever
@@ -34,6 +36,7 @@ class Wanted(NamedTuple):
         limits: how many items per group a list may hold, or None.
         exclude_seen: whether to exclude the items of the history.
         max_memory: bytes of scores held at a time.
+        sampling: how to draw the lists, or None for the best items.
     """
 
     k: int
@@ -44,6 +47,7 @@ class Wanted(NamedTuple):
     limits: Groups | None
     exclude_seen: bool
     max_memory: int
+    sampling: Sampling | None = None
 
     def filter(self, part: np.ndarray, history: Ragged, items: int) -> Filter:
         """Return what may come back for the users in these places, who have these histories."""
@@ -59,7 +63,9 @@ class Wanted(NamedTuple):
 
     @property
     def bytes_per_user(self) -> int:
-        """Return the memory of masks over items that each user needs."""
+        """Return the memory of masks over items, or of candidates, that each user needs."""
+        if self.sampling is not None and self.sampling.candidates:
+            return CELL * self.sampling.candidates
         if self.limits is not None:
             return 2 * len(self.limits.of)
         return 0 if self.only is None else 2 * int(self.only.ids.max(initial=0) + 1)
@@ -73,32 +79,36 @@ def wanted(
     rules: Rules,
     asked: Asked | None,
     max_memory: int = MAX_MEMORY,
+    sampling: Sampling | None = None,
 ) -> Wanted:
     """Check the arguments that `recommend`, `recommend_all` and `similar` share.
 
     `method` is the one called, named in errors; `similar` has no users asked about.
     """
-    table, mask = model.item_table, np.ones(len(model.items), bool)
-    columns = check_columns(table, columns, method)
-    k = min(whole(method, k), len(model.items))
+    table, items = model.item_table, len(model.items)
+    result = RESULT if sampling is None else (*RESULT, *COLUMNS)
+    columns = check_columns(table, columns, method, result)
+    k = min(whole(method, k), items)
     only, never = (
         None if given is None else rows_of(model, method, name, given, asked)
         for name, given in (("allow", rules.allow), ("deny", rules.deny))
     )
-    if isinstance(only, np.ndarray):
-        mask[:] = False
-        mask[only] = True
-    if isinstance(never, np.ndarray):
-        mask[never] = False
+    masks = []
+    for rows, kept in ((only, True), (never, False)):
+        if isinstance(rows, np.ndarray):
+            masks.append(np.full(items, not kept))
+            masks[-1][rows] = kept
     if rules.where is not None:
-        mask &= satisfying(table, rules.where, method)
+        masks.append(satisfying(table, rules.where, method))
+    mask = np.logical_and.reduce(masks) if masks else None
     return Wanted(
         k,
         columns,
-        None if mask.all() else torch.from_numpy(mask),
+        None if mask is None or mask.all() else torch.from_numpy(mask),
         only if isinstance(only, Ragged) else None,
         never if isinstance(never, Ragged) else None,
         groups(table, rules.at_most, method),
         rules.exclude_seen,
         max_memory,
+        sampling,
     )

@@ -50,14 +50,14 @@ class Quick:
                     epochs=8, lr=0.003, lr_end=0.05, patience=0, seed=self.seed, device=self.device
                 ),
             )  # fmt: skip
-            loop.train(job, self.train)
+            loop.train(job, self.train, name="quick sasrec")
             self.made["sequence"] = job
         return self.made["sequence"]
 
     def factors(self) -> Any:
         """Train an `rg2`."""
         job: Any = rg(self.train, dim=64, epochs=4, seed=self.seed, device=self.device)
-        loop.train(job, self.train)
+        loop.train(job, self.train, name="quick rg2")
         return job
 
     def estimate(self) -> Estimate:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from softdex.score.contract import extended
+from softdex.score.slope import Slope
 from softdex.shapes import FLOATS, Layout, shapes_suffice
 
 
@@ -35,6 +36,10 @@ class Constant(nn.Module):
     def forward(self, query: Tensor, ids: Tensor | slice) -> Tensor:
         """Return scores (B, N)."""
         return self.weight[ids].expand(len(query), -1).clone()
+
+    def slope(self, query: np.ndarray, item: int) -> Slope:
+        """Return the weight of the item, which no query changes."""
+        return Slope(np.zeros(0), float(self.weight[item]))
 
     def over(
         self, order: np.ndarray, vectors: Tensor | None = None, offsets: Tensor | None = None
@@ -68,12 +73,20 @@ class Sparse(nn.Module):
     def forward(self, query: sp.csr_matrix, ids: Tensor | slice) -> Tensor:
         """Return scores (B, N)."""
         if isinstance(ids, Tensor) and ids.ndim == 2:
-            rows = np.repeat(np.arange(len(ids)), ids.shape[1])
-            named = np.asarray(query[rows, ids.numpy().ravel()]).reshape(tuple(ids.shape))
+            rows, cells = np.repeat(np.arange(len(ids)), ids.shape[1]), ids.numpy().ravel()
+            found = query[rows, cells] if len(cells) else np.zeros(0)  # scipy has one of nothing
+            named = np.asarray(found).reshape(tuple(ids.shape))
         else:
             named = query[:, ids if isinstance(ids, slice) else ids.numpy()].toarray()
         scores = torch.from_numpy(np.asarray(named, dtype=np.float32))
         return torch.where(scores > 0, scores, self.fallback[ids])
+
+    def slope(self, query: np.ndarray, item: int) -> Slope:
+        """Return the item's entry of the query, or the fallback where it has none."""
+        weights = np.zeros(self.num_items)
+        named = query[item] > 0
+        weights[item] = named
+        return Slope(weights, 0.0 if named else float(self.fallback[item]))
 
     def over(
         self, order: np.ndarray, vectors: Tensor | None = None, offsets: Tensor | None = None

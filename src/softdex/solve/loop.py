@@ -19,13 +19,13 @@ from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
 from softdex.index.contract import Index
 from softdex.machine import within_memory
-from softdex.messages import say, ticker
+from softdex.messages import say
+from softdex.progress import Meter, training
 from softdex.solve.checkpoint import Checkpointer
 
 Measure = Callable[[], float]
 Probe = Callable[[], dict[str, float]]
-Listen = Callable[[dict[str, Any]], None]
-"""Called with the record of each epoch."""
+CLOCKS = ("seconds", "trained")  # of a record: all seconds since the call, those of training alone
 
 
 @dataclass
@@ -42,6 +42,11 @@ class Progress:
 
 class Trainer(Protocol):
     """Weights and optimiser of one run, as one thing to train, save and restore."""
+
+    @property
+    def unit(self) -> str:
+        """What an epoch is called where progress is shown."""
+        ...
 
     @property
     def updates_all(self) -> bool:
@@ -61,6 +66,10 @@ class Trainer(Protocol):
 
         Calls `pause` after every step, when state and progress fit together.
         """
+        ...
+
+    def so_far(self, progress: Progress) -> tuple[float, float | None]:
+        """The part of the present epoch that is done, and its mean loss until now if known."""
         ...
 
     def searched(self) -> Index | None:
@@ -142,13 +151,13 @@ class Run:
         job: Job,
         log: Interactions,
         *,
+        name: str = "training",
         measure: Measure | None = None,
         checkpointer: Checkpointer | None = None,
         quiet: bool = False,
-        listen: Listen | None = None,
     ) -> None:
         self.schedule, self.measure, self.checkpointer = job.schedule, measure, checkpointer
-        self.quiet, self.listen = quiet, listen
+        self.name, self.quiet = name, quiet
         self.until, self.cut = math.inf, False
         self.trainer = job.trainer(log)
         self.parts = nn.ModuleList([job.encoder, job.scorer])
@@ -174,22 +183,21 @@ class Run:
         began = time.perf_counter()
         keeps = self.checkpointer
         listening = keeps.interruptible() if keeps is not None else nullcontext(lambda: False)
-        done, total = self.progress.epoch, self.schedule.epochs
-        ticking = ticker(total, "training", done, quiet=self.quiet)
+        done, total, unit = self.progress.epoch, self.schedule.epochs, self.trainer.unit
         with (
-            ticking if self.listen is None else nullcontext(self.listen) as tick,
+            training(self.name, unit, total, done, quiet=self.quiet) as meter,
             listening as asked_to_stop,
         ):
             while self.progress.epoch < last and not self.is_over():
                 try:
-                    record = self._epoch(asked_to_stop)
+                    record = self._epoch(asked_to_stop, meter)
                 except _TimeIsOver:
                     self.cut = True
                     self._keep()
                     return
                 record["seconds"] = round(time.perf_counter() - began, 3)
                 self._keep()
-                tick(record)
+                meter.epoch(record)
                 if asked_to_stop():
                     raise KeyboardInterrupt
 
@@ -205,7 +213,7 @@ class Run:
             self.checkpointer.save(vars(self.progress), self.trainer.state(), self.best)
 
     @within_memory("training")
-    def _epoch(self, asked_to_stop: Callable[[], bool]) -> dict[str, Any]:
+    def _epoch(self, asked_to_stop: Callable[[], bool], meter: Meter) -> dict[str, Any]:
         """Train one epoch, measure it, and keep the best."""
         saved = time.monotonic()
 
@@ -219,10 +227,15 @@ class Run:
                 raise KeyboardInterrupt
             if time.monotonic() >= self.until:
                 raise _TimeIsOver
+            if meter.is_due():
+                part, loss = self.trainer.so_far(progress)
+                meter.at(progress.epoch + part, loss)
 
         progress = self.progress
         self.parts.train()
+        began = time.perf_counter()
         loss = self.trainer.run_epoch(progress, pause)
+        trained = time.perf_counter() - began
         self.parts.eval()
         if loss != loss:
             raise SoftdexError(
@@ -239,6 +252,8 @@ class Run:
         if better:
             progress.best, progress.best_epoch = metric, progress.epoch
         record |= progress.notes
+        before = progress.history[-1].get("trained", 0.0) if progress.history else 0.0
+        record["trained"] = round(before + trained, 4)
         progress.history.append(record)
         progress.epoch, progress.step, progress.notes = progress.epoch + 1, 0, {}
         if better and self.measure is not None:
@@ -250,6 +265,7 @@ def train(
     job: Job,
     log: Interactions,
     *,
+    name: str = "training",
     measure: Measure | None = None,
     checkpointer: Checkpointer | None = None,
 ) -> Outcome:
@@ -258,9 +274,10 @@ def train(
     Args:
         job: what is trained; its parts are moved to the device of the schedule.
         log: the training events.
+        name: of what is trained, for the messages.
         measure: called after each epoch; higher is better. None keeps the last epoch.
         checkpointer: writes checkpoints; None writes nothing.
     """
-    run = Run(job, log, measure=measure, checkpointer=checkpointer)
+    run = Run(job, log, name=name, measure=measure, checkpointer=checkpointer)
     run.advance(job.schedule.epochs)
     return run.finish()

@@ -19,6 +19,7 @@ from torch.nn.functional import logsigmoid
 from softdex.errors import choose
 from softdex.index.tree.deal import RULES, deal
 from softdex.index.tree.tree import Tree
+from softdex.progress import Work, shown
 
 WIDEST = 128  # candidates under a node, at most
 LEAST = -1e4  # weight of an empty node for an instance
@@ -57,7 +58,8 @@ def learn(
     choose("learn", "rule", rule, RULES)
     at, sums = torch.zeros_like(tree.slot_of), []
     for stage in stages(tree, gap):
-        weight = by_histories(tree, batches, binary=binary)(at, stage)
+        with shown(Work(f"learning level {stage.upto}/{tree.depth} of the tree")):
+            weight = by_histories(tree, batches, binary=binary)(at, stage)
         room = _under(tree, tree.item_of >= 0, stage)
         old = tree.slot_of // tree.width(stage.upto)
         stays = torch.where(old // stage.wide == at, old % stage.wide, -1)

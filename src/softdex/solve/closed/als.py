@@ -83,6 +83,7 @@ class Sweeps:
     """Solve for users and items in turn, in place."""
 
     updates_all = True
+    unit = "sweep"
 
     def __init__(
         self,
@@ -107,6 +108,10 @@ class Sweeps:
         """Restore the tables of a saved state."""
         self.users.weight.copy_(state["users"])
         self.items.weight.copy_(state["items"])
+
+    def so_far(self, progress: Progress) -> tuple[float, None]:
+        """Half a sweep is one side."""
+        return progress.step / 2, None
 
     def searched(self) -> None:
         """Every item is scored."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from softdex.data.ragged import Ragged
 from softdex.encode.table import Table
+from softdex.encode.terms import Terms, as_double
 from softdex.encode.version import Version
 from softdex.shapes import (
     DOUBLES,
@@ -89,12 +90,33 @@ class FoldIn(nn.Module):
         query = self.vectors(rows)
         new = np.flatnonzero(rows.cpu().numpy() < 0)
         if len(new) and history is not None:
-            events = history.take(new).csr(len(self.items))
-            events.sum_duplicates()
-            events.data[:] = 1.0
             query = query.clone()
+            events = self._events(history.take(new))
             query[torch.from_numpy(new).to(weight.device)] = self.new_users(events)
         return query
+
+    @torch.no_grad()
+    def summands(self, user: int, history: Ragged) -> Terms:
+        """Return the terms of one user's query, through the inverse A of their normal matrix:
+
+            query = A (w b) + sum over the history of A (t_j x_j)
+
+        The own term of a user in training is what the trained vector has beyond that sum.
+        """
+        from softdex.solve.closed.row_systems import factor, systems_of  # loads numba
+
+        events, weight = self._events(history), self.items.weight
+        side, shared = users_side(events, self.loss).to(weight.device), self._shared_by_users()
+        (_, systems, right), *_ = systems_of(side, shared, weight)
+        ids = torch.from_numpy(events.indices.astype(np.int64)).to(weight.device)
+        pulls = side.pull.double()[:, None] * weight[ids].double()
+        sides = torch.cat([pulls, right - pulls.sum(0)])
+        found = as_double(torch.cholesky_solve(sides.T[None], factor(systems))[0].T)
+        items, rest = found[:-1], found[-1]
+        own = None
+        if user >= 0:
+            own = as_double(self.vectors.weight[user]) - items.sum(0) - rest
+        return Terms("solve", events.indices, items, own, rest)
 
     def over(self, items: Any, order: np.ndarray) -> Self:
         """Return the encoder over another item table."""
@@ -116,11 +138,8 @@ class FoldIn(nn.Module):
         from softdex.solve.closed.row_systems import solve_exactly  # loads numba
 
         weight = self.items.weight
-        kept = self._shared
-        if kept is None or kept[0] != self.items.version:
-            kept = self._shared = self.items.version, shared_by_users(self.loss, weight)
         side = users_side(matrix, self.loss).to(weight.device)
-        return solve_exactly(side, kept[1], weight)[0]
+        return solve_exactly(side, self._shared_by_users(), weight)[0]
 
     def new_items(self, matrix: sp.csr_matrix) -> Tensor:
         """Solve for vectors (N, D) of new items, from confidences items x users.
@@ -134,3 +153,17 @@ class FoldIn(nn.Module):
         side = items_side(matrix, total, self.loss).to(weight.device)
         shared = shared_by_items(self.loss, weight, side.fixed, self.items.weight.sum(0))
         return solve_exactly(side, shared, weight)[0]
+
+    def _shared_by_users(self) -> Shared:
+        """Return what the systems of users share, kept for one version of the items."""
+        kept = self._shared
+        if kept is None or kept[0] != self.items.version:
+            found = shared_by_users(self.loss, self.items.weight)
+            kept = self._shared = self.items.version, found
+        return kept[1]
+
+    def _events(self, history: Ragged) -> sp.csr_matrix:
+        """Return histories as events of confidence 1, users x items; repeats count once."""
+        events = history.csr(len(self.items))
+        events.data[:] = 1.0
+        return events

@@ -89,6 +89,7 @@ def _fill(  # type: ignore[no-untyped-def]
     n = ids.shape[1]
     dots = np.zeros(len(left), np.float64)
     met, is_met = np.empty(len(left), np.int32), np.zeros(len(left), np.bool_)
+    found = np.empty(len(left), np.float64)
     for i in range(first, stop, step):
         count = 0
         for p in range(item_ptr[i], item_ptr[i + 1]):
@@ -107,9 +108,11 @@ def _fill(  # type: ignore[no-untyped-def]
             dots[j] = dots[j] / size if size > 0 else 0.0
         cut, ties = 0.0, 0
         if count > n:
-            found = dots[met[:count]]
-            cut = np.partition(found, count - n)[count - n]
-            ties = n - np.sum(found > cut)
+            for c in range(count):
+                found[c] = dots[met[c]]
+            cut, ties = _largest(found, count, n), n
+            for c in range(count):
+                ties -= dots[met[c]] > cut
         cut = max(cut, 0.0)
         place = 0
         for c in range(count):
@@ -121,3 +124,27 @@ def _fill(  # type: ignore[no-untyped-def]
                 sims[i - start, place] = dots[j]
                 place += 1
             dots[j], is_met[j] = 0.0, False
+
+
+@numba.njit(nogil=True, cache=True)
+def _largest(values, size, n):  # type: ignore[no-untyped-def]
+    """Return the n-th largest of the first values, which change places; `np.partition` would take
+    four seconds to compile."""
+    low, high, place = 0, size, size - n  # in rising order
+    while True:
+        a, b, c = values[low], values[(low + high) // 2], values[high - 1]
+        pivot = max(min(a, b), min(max(a, b), c))
+        less, i, more = low, low, high  # below the pivot; at it; not seen yet; above it
+        while i < more:
+            value = values[i]
+            if value < pivot:
+                values[i], values[less] = values[less], value
+                less, i = less + 1, i + 1
+            elif value > pivot:
+                more -= 1
+                values[i], values[more] = values[more], value
+            else:
+                i += 1
+        if less <= place < more:
+            return pivot
+        low, high = (low, less) if place < less else (more, high)

@@ -200,6 +200,7 @@ class NewtonSteps:
     """All vectors as one flat vector, and the objective as a function of it."""
 
     updates_all = True
+    unit = "step"
 
     def __init__(self, job: Newton, log: Interactions) -> None:
         self.settings, self.tables = job.settings, tables_of(job.encoder, job.scorer)
@@ -237,6 +238,10 @@ class NewtonSteps:
         *trust, self.value = state["trust"].tolist()
         self.at, self.trust = state["vectors"].to(self.at, copy=True), Trust(*trust)
         self._write()
+
+    def so_far(self, progress: Progress) -> tuple[float, None]:
+        """Nothing of a step counts before its end."""
+        return 0.0, None
 
     def searched(self) -> None:
         """Every item is scored."""

@@ -170,15 +170,16 @@ def users_side(matrix: sp.csr_matrix, loss: Quadratic) -> Side:
     weight = loss.weight[0] + loss.weight[1] * total
     row = np.repeat(total, np.diff(matrix.indptr))
     extra, pull = _events(matrix.data, row, loss)
-    return _side(matrix, extra, pull, weight, loss.items * weight, loss, np.ones(matrix.shape[1]))
+    ones = torch.ones(1).expand(matrix.shape[1])  # not an array: a request has few events
+    return _side(matrix, extra, pull, weight, loss.items * weight, loss, ones)
 
 
 def items_side(matrix: sp.csr_matrix, total: np.ndarray, loss: Quadratic) -> Side:
     """The systems of items, from confidences items x users and each user's sum of them (c_x)."""
     weight = loss.weight[0] + loss.weight[1] * total
     extra, pull = _events(matrix.data, total[matrix.indices], loss)
-    ones = np.ones(matrix.shape[0])
-    return _side(matrix, extra, pull, ones, ones * weight.sum(), loss, weight)
+    ones, fixed = np.ones(matrix.shape[0]), torch.from_numpy(weight.astype(np.float32))
+    return _side(matrix, extra, pull, ones, ones * weight.sum(), loss, fixed)
 
 
 def row_sums(matrix: sp.csr_matrix) -> np.ndarray:
@@ -198,14 +199,14 @@ def _side(
     weight: np.ndarray,
     background: np.ndarray,
     loss: Quadratic,
-    fixed: np.ndarray,
+    fixed: Tensor,
 ) -> Side:
     summed = sp.csr_matrix((extra, matrix.indices, matrix.indptr), shape=matrix.shape)
     total = background + row_sums(summed)
     reg = np.where(total > 0, loss.lam * np.maximum(total, 0) ** loss.nu, 1.0)
-    floats = (torch.from_numpy(x.astype(np.float32)) for x in (extra, pull, weight, reg, fixed))
+    floats = [torch.from_numpy(x.astype(np.float32)) for x in (extra, pull, weight, reg)]
     indptr = torch.from_numpy(matrix.indptr.astype(np.int64))
-    return Side(indptr, torch.from_numpy(matrix.indices.astype(np.int32)), *floats)
+    return Side(indptr, torch.from_numpy(matrix.indices.astype(np.int32)), *[*floats, fixed])
 
 
 def shared_by_users(loss: Quadratic, items: Tensor) -> Shared:

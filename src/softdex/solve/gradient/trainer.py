@@ -24,6 +24,7 @@ from softdex.machine import pick_device
 from softdex.messages import say
 from softdex.objective.contract import Loss
 from softdex.objective.softmax import SCORES_AT_A_TIME
+from softdex.solve.gradient.dense import DenseAdam
 from softdex.solve.gradient.feed import Feed
 from softdex.solve.gradient.probe import proposal_report
 from softdex.solve.gradient.replay import Replay
@@ -206,6 +207,7 @@ class Trainer:
     """Weights, optimisers, index and generator of one run, as one thing to save and restore."""
 
     log: Interactions
+    unit = "epoch"
 
     def __init__(self, parts: Composition, training: Training, device: torch.device) -> None:
         self.parts, self.training, self.device = parts, training, device
@@ -225,18 +227,10 @@ class Trainer:
         self.optimizers = [
             RowAdam(t, self.lr, decay=training.decay, per_row=training.per_row) for t in tables
         ]
-        dense = list(self.modules.parameters())
-        on_gpu = device.type == "cuda"
-        self.dense = (
-            torch.optim.AdamW(
-                dense, self.lr, weight_decay=training.decay, capturable=on_gpu, fused=on_gpu
-            )
-            if dense
-            else None
-        )
+        self.dense = DenseAdam(list(self.modules.parameters()), self.lr, training.decay)
         self.generator = torch.Generator(device).manual_seed(training.seed + 1)
         self.total = torch.zeros((), dtype=torch.float64, device=device)
-        self.replay = Replay(self.generator) if on_gpu else None
+        self.replay = Replay(self.generator) if device.type == "cuda" else None
 
     def state(self) -> dict[str, Tensor]:
         """Weights, moments, index, generator and the loss summed so far."""
@@ -248,7 +242,7 @@ class Trainer:
             seen.add(tensor.data_ptr())
         for i, optimizer in enumerate(self.optimizers):
             state |= {f"optimizer.{i}.{n}": t for n, t in optimizer.state().items()}
-        state |= {f"dense.{n}": t for n, t in self._dense_state().items()}
+        state |= {f"dense.{n}": t for n, t in self.dense.state().items()}
         state |= {f"index.{n}": t for n, t in self.index.state().items()}
         return state | {"generator": self.generator.get_state(), "total": self.total}
 
@@ -257,7 +251,7 @@ class Trainer:
         self.modules.load_state_dict(_under("model.", state), strict=False)
         for i, optimizer in enumerate(self.optimizers):
             optimizer.load(_under(f"optimizer.{i}.", state))
-        for name, tensor in self._dense_state().items():
+        for name, tensor in self.dense.state().items():
             tensor.copy_(state[f"dense.{name}"])
         kept = {n: t.to(self.device) for n, t in _under("index.", state).items()}
         made: Any = type(self.index)
@@ -265,29 +259,13 @@ class Trainer:
         self.generator.set_state(state["generator"].cpu())
         self.total.copy_(state["total"])
 
-    def _dense_state(self) -> dict[str, Tensor]:
-        """Moments of the parameters that are no tables, made where there are none yet."""
-        if self.dense is None:
-            return {}
-        for group in self.dense.param_groups:
-            for parameter in group["params"]:
-                moments = self.dense.state[parameter]
-                if not moments:
-                    where = parameter.device if parameter.is_cuda else "cpu"
-                    moments["step"] = torch.zeros((), device=where)
-                    moments["exp_avg"] = torch.zeros_like(parameter)
-                    moments["exp_avg_sq"] = torch.zeros_like(parameter)
-        kept = enumerate(self.dense.state.values())
-        return {f"{i}.{name}": tensor for i, moments in kept for name, tensor in moments.items()}
-
     def run_epoch(self, progress: Progress, pause: Callable[[], None]) -> float:
         """The rest of an epoch, and its mean loss."""
         with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
             return self._run_epoch(progress, pause)
 
     def _run_epoch(self, progress: Progress, pause: Callable[[], None]) -> float:
-        size = self.batch_size
-        steps, every = -(-self.feed.size // size), self.negatives.refit_every
+        size, steps, every = self.batch_size, self.steps, self.negatives.refit_every
         if self.parts.prepare is not None:
             self.parts.prepare(self, progress)
         self._set_rate(progress, 0.0)
@@ -305,6 +283,16 @@ class Trainer:
         loss = float(self.total) / max(1, progress.step)
         self.total.zero_()
         return loss
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        return -(-self.feed.size // self.batch_size)
+
+    def so_far(self, progress: Progress) -> tuple[float, float | None]:
+        """The part of the present epoch that is done, and its mean loss until now."""
+        done = progress.step
+        return done / self.steps, float(self.total) / done if done else None
 
     def _set_rate(self, progress: Progress, part: float) -> None:
         done = self.parts.decline.done(progress.epoch, part, self.epochs)
@@ -367,9 +355,8 @@ class Trainer:
         loss.backward()  # type: ignore[no-untyped-call]
         for optimizer in self.optimizers:
             optimizer.step()
-        if self.dense is not None:
-            self.dense.step()
-            self.dense.zero_grad()
+        self.dense.step()
+        self.dense.zero_grad()
         self.total += loss.detach()
 
 

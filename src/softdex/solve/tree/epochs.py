@@ -7,6 +7,7 @@ from typing import cast
 
 from softdex.data.interactions import Interactions
 from softdex.index.tree.tree import Tree
+from softdex.progress import Work, shown
 from softdex.solve.gradient.feed import Windows
 from softdex.solve.gradient.replay import Replay
 from softdex.solve.gradient.trainer import Trainer
@@ -38,7 +39,11 @@ class TreeEpochs:
         starts = rounds is not None and progress.epoch in rounds.starts
         if rounds is not None and starts and progress.step == 0:
             trainer.modules.eval()
-            progress.notes = relearn(tree, feed, trainer.optimizers[0], rounds, trainer.generator)
+            number = rounds.starts.index(progress.epoch) + 2
+            with shown(Work(f"round {number}/{len(rounds.starts) + 1}")):
+                progress.notes = relearn(
+                    tree, feed, trainer.optimizers[0], rounds, trainer.generator
+                )
             trainer.modules.train()
         if rectify is None or progress.epoch < rectify.after:
             return

@@ -20,6 +20,7 @@ from softdex.encode.sequence import at_the_end
 from softdex.index.tree.beam import NOWHERE
 from softdex.index.tree.tree import Tree
 from softdex.messages import say
+from softdex.progress import progress
 from softdex.solve.gradient.feed import Windows
 
 KINDS = ("none", "path", "child", "own")
@@ -83,11 +84,12 @@ def labels_of(tree: Tree, feed: Windows, rectify: Rectify) -> Tensor:
     rows = max(1, min(ROWS, CELLS // len(tree.item_of)))
     kind, estimate, normalise, _ = rectify
     assert estimate is not None
-    for start in range(0, feed.size, rows):
-        at = torch.arange(start, min(start + rows, feed.size), device=device)
-        history, item = feed.instances(at)
-        each = rectified(tree, estimate(history), item, kind, normalise=normalise)
-        found.append(each.to(torch.float32 if normalise else torch.uint8))
+    with progress(range(0, feed.size, rows), "rectifying labels") as starts:
+        for start in starts:
+            at = torch.arange(start, min(start + rows, feed.size), device=device)
+            history, item = feed.instances(at)
+            each = rectified(tree, estimate(history), item, kind, normalise=normalise)
+            found.append(each.to(torch.float32 if normalise else torch.uint8))
     labels = torch.cat(found)
     share = ", ".join(f"{x:.0%}" for x in (labels > 0).float().mean(0).tolist())
     say(f"rectified labels in {time.perf_counter() - began:.1f} s; kept per level: {share}")
