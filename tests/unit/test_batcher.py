@@ -8,10 +8,11 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from softdex.errors import SoftdexError
-from softdex.serve.batcher import Batcher, Full, Job, Late
+from softdex.serve.batcher import FADING, Batcher, Full, Job, Late
 from softdex.serve.pace import Pace
 
 
@@ -92,6 +93,26 @@ def test_requests_are_admitted_until_the_expected_wait_is_too_long() -> None:
         batcher.close()
 
     run(test())
+
+
+def test_who_was_refused_comes_again_when_the_wait_has_been_half_as_long_for_a_while() -> None:
+    batcher = Batcher(0.05, Nobody())
+    batcher.coming = 600  # requests that are read, of 0.1 ms each
+    assert batcher.expected_wait() == pytest.approx(0.06)
+    assert batcher.is_full()
+    batcher.beat(0.0)
+    assert batcher.is_full(again=True)
+    batcher.coming = 300
+    assert not batcher.is_full()  # for who comes first
+    beats = 0
+    while batcher.is_full(again=True):
+        batcher.coming = 100
+        batcher.beat(0.0)
+        beats += 1
+    assert beats == pytest.approx(np.log(0.025 / 0.06) / np.log(FADING), abs=1)
+    batcher.beat(0.02)
+    assert batcher.is_full(again=True)  # 20 ms late, and 10 ms to read
+    batcher.close()
 
 
 def test_a_slow_model_admits_what_it_can_begin_soon() -> None:

@@ -6,20 +6,24 @@ import io
 import json
 import re
 import socket
+import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 import softdex as sdx
 from serving import Client
+from softdex.serve import http
+from softdex.serve.app import Settings
 from softdex.serve.batcher import Batcher
 from softdex.serve.endpoints import ENDPOINTS
-from softdex.serve.http import Server
+from softdex.serve.http import TURNS, Server
 from softdex.serve.start import Serving
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -363,16 +367,62 @@ def test_a_request_that_would_wait_too_long_is_429_and_says_when_to_return(
     client.close()
 
 
+class Beats:
+    """A server whose clock is set by hand; `read` are the refused connections read again."""
+
+    def __init__(self, refused: int = 0, *, full: bool = False) -> None:
+        self.now, self.lags, self.read = 0.0, list[float](), list[int]()
+        self.loop = SimpleNamespace(time=lambda: self.now, call_at=lambda *given: None)
+        batcher = SimpleNamespace(beat=self.lags.append, is_full=lambda *, again: full)
+        self.app, self._late, self._beat = SimpleNamespace(batcher=batcher), 0.0, None
+        again = [SimpleNamespace(read_on=lambda i=i: self.read.append(i)) for i in range(refused)]
+        self.connection = SimpleNamespace(refused=deque(again))
+
+    def beat(self, late: float = 0.0) -> None:
+        self.now += 1
+        Server._beat(cast(Any, self), self.now - late)
+
+
 def test_an_event_loop_that_was_late_once_refuses_nobody() -> None:
-    clock, lags = [0.0], []
-    loop = SimpleNamespace(time=lambda: clock[0], call_at=lambda *given: None)
-    app = SimpleNamespace(batcher=SimpleNamespace(lag=0.0))
-    server: Any = SimpleNamespace(loop=loop, app=app, _late=0.0, _beat=None)
+    server = Beats()
     for late in (0.0, 0.2, 0.0, 0.3, 0.1, 0.4):
-        clock[0] += 1
-        Server._beat(server, clock[0] - late)
-        lags.append(round(app.batcher.lag, 6))
-    assert lags == [0.0, 0.0, 0.0, 0.0, 0.1, 0.1]
+        server.beat(late)
+    assert server.lags == pytest.approx([0.0, 0.0, 0.0, 0.0, 0.1, 0.1])
+
+
+def test_refused_connections_take_turns_and_fewer_of_them_while_the_server_is_full() -> None:
+    for full, turns in ((True, TURNS), (False, 4 * TURNS)):
+        server = Beats(5 * TURNS, full=full)
+        server.beat()
+        assert server.read == list(range(turns))
+        for _ in range(5):
+            server.beat()
+        assert server.read == list(range(5 * TURNS))
+
+
+def test_what_waited_on_a_refused_connection_is_refused_and_what_comes_later_is_not(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "STALE", 0.5)
+    monkeypatch.setattr(http, "TURNS", 0)  # refused connections are not read
+    app, settings = serving._server.app, Settings(max_wait=0.02)
+    monkeypatch.setattr(app, "settings", settings)
+    wait = [7.2]
+    monkeypatch.setattr(Batcher, "expected_wait", lambda self: wait[0])
+    client, path = Client(serving.url), "/v1/recommend/u001"
+    assert client.get(path).status == 429
+    found = list[int]()
+    asking = threading.Thread(target=lambda: found.append(client.get(path).status))
+    asking.start()
+    time.sleep(0.1)
+    assert not found
+    wait[0] = app.batcher.peak = 0.0
+    monkeypatch.setattr(http, "TURNS", 20)
+    asking.join()
+    assert found == [429]
+    assert client.get(path).status == 200
+    assert app.batcher.coming == 0
+    client.close()
 
 
 def test_the_id_of_a_request_is_that_of_the_client_if_it_is_harmless(client: Client) -> None:

@@ -36,7 +36,7 @@ def serve(
     ] = None,
     max_wait: Annotated[
         float, typer.Option(help="Seconds of expected wait beyond which requests get 429.")
-    ] = 0.03,
+    ] = 0.025,
     timeout: Annotated[float, typer.Option(help="Seconds after which a request gets 504.")] = 2.0,
     drain: Annotated[float, typer.Option(help="Seconds of answers after SIGTERM.")] = 5.0,
 ) -> None:

@@ -80,7 +80,7 @@ class Settings:
     watch: Path | None = None
     events: Path | None = None
     pictures: Path | None = None
-    max_wait: float = 0.03
+    max_wait: float = 0.025
     timeout: float = 2.0
     max_k: int = 1000
     max_history: int = 10_000
@@ -285,6 +285,7 @@ class App:
         """Answer a request."""
         if scope["type"] != "http":
             return
+        self.batcher.coming -= scope.pop("coming", 0)
         call = Call(scope, receive, self._id(scope))
         try:
             scope["app"], scope["call"] = self, call

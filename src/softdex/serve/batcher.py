@@ -21,6 +21,8 @@ from softdex.messages import silence
 from softdex.serve.pace import Pace
 
 BULK_EVERY = 0.1  # seconds after which a slice runs although single requests wait
+READING = 1e-4  # seconds of the event loop per request, about
+FADING = 0.95  # of the longest wait per beat
 BULK_WAIT = 30.0  # seconds of slices that may wait
 LOG = logging.getLogger("softdex.serve")
 Work = Callable[[Sequence[Any]], Sequence[Any]]
@@ -80,6 +82,8 @@ class Batcher:
 
     Attributes:
         lag: seconds that the event loop is late; what comes has waited that long already.
+        peak: the longest expected wait lately, in seconds.
+        coming: requests that the event loop has begun to read and not yet to answer.
 
     Args:
         max_wait: seconds of expected wait up to which requests are admitted.
@@ -91,7 +95,8 @@ class Batcher:
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._bulk: deque[deque[list[Job]]] = deque()  # which take turns, a slice each
         self._added = self._taken = self._bulk_added = self._bulk_taken = 0  # microseconds
-        self.lag = 0.0
+        self.lag, self.peak, self.coming = 0.0, 0.0, 0
+        self._limits = self._longest(Pace())
         self._busy_until, self._last_slice, self._open = 0.0, 0.0, True
         self._thread = threading.Thread(target=self._serve, name="softdex-model", daemon=True)
         self._thread.start()
@@ -109,13 +114,30 @@ class Batcher:
     def expected_wait(self) -> float:
         """Seconds until a request that comes now would be computed."""
         rest = max(0.0, self._busy_until - time.perf_counter())
-        return self.lag + rest + max(0, self._added - self._taken) / 1e6
+        queued = max(0, self._added - self._taken) / 1e6
+        return self.lag + rest + queued + self.coming * READING
+
+    def beat(self, lag: float) -> None:
+        """Take note of how late the event loop is, and of the expected wait."""
+        self.lag = lag
+        self.peak = max(FADING * self.peak, self.expected_wait())
+
+    def is_full(self, *, again: bool = False) -> bool:
+        """Return whether a request for a model like the latest one would wait too long. One that
+        comes `again` after it was refused is admitted when the wait has been shorter for a while,
+        so that others are not refused in its place."""
+        return self.peak > self._limits[0] if again else self.expected_wait() > self._limits[1]
 
     def check(self, pace: Pace) -> None:
         """Raise `Full` if a request for a model of this pace would wait too long."""
-        wait = self.expected_wait()
-        if wait > max(self.max_wait, 2 * pace.seconds(1)):
+        wait, self._limits = self.expected_wait(), self._longest(pace)
+        if wait > self._limits[1]:
             raise Full(wait)
+
+    def _longest(self, pace: Pace) -> tuple[float, float]:
+        """Longest waits for a model: of a request that was refused before, and of others."""
+        one = pace.seconds(1)
+        return max(self.max_wait / 2, 1.5 * one), max(self.max_wait, 2 * one)
 
     def submit(self, job: Job) -> asyncio.Future[Any]:
         """Queue a request; its future gets the answer. Call it in the event loop."""

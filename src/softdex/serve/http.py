@@ -8,6 +8,7 @@ import math
 import resource
 import socket
 import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, final
 
@@ -24,7 +25,10 @@ TOO_LONG = (
     b"content-length: 0\r\nconnection: close\r\n\r\n"
 )
 BEAT = 0.01  # seconds between looks at how late the event loop is
-FAR = 1.5  # times the longest wait: requests are refused before they are read
+STALE = 0.002  # seconds in which a connection that is read again sends what waited
+TURNS = (
+    20  # refused connections that are read again per beat if the server is full, else four times
+)
 RESERVED = 64  # file descriptors for models, events and the log
 
 
@@ -56,6 +60,9 @@ class Connection(HttpToolsProtocol):
 
     app: App  # of the server, set by `protocol`
     most = 1000  # connections at a time
+    refused: deque[Connection]  # connections of the server that wait to be read again
+    again = False  # whether the latest request was refused
+    paused, stale = 0.0, 0.0  # when it was refused; until when what comes has waited since then
     since = math.inf  # when a request began, or the wait for one
     heading = True  # whether headers are awaited
     length = 0  # bytes of headers so far
@@ -87,13 +94,16 @@ class Connection(HttpToolsProtocol):
         self.since, self.heading, self.length = self.loop.time(), True, 0
 
     def on_headers_complete(self) -> None:
-        """Start the request, or refuse it before it costs anything if the server is far behind."""
+        """Start the request, or refuse it before it costs anything if the server is full."""
         self.heading = False
         free = self.cycle is None or self.cycle.response_complete
-        wait = self.app.batcher.expected_wait()
-        if free and wait > FAR * self.app.settings.max_wait and self.url.startswith(b"/v1/rec"):
-            self.shedding = True
-        else:
+        asks = free and self.url.startswith(b"/v1/rec")
+        stale = self.again and self.loop.time() < self.stale
+        self.shedding = asks and (stale or self.app.batcher.is_full(again=self.again))
+        if not self.shedding:
+            self.again = False
+            self.scope["coming"] = int(asks)
+            self.app.batcher.coming += asks
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -106,8 +116,11 @@ class Connection(HttpToolsProtocol):
         if not self.shedding:
             super().on_message_complete()
             return
-        self.shedding, self.heading, self.length = False, True, 0
+        self.shedding, self.heading, self.length, self.again = False, True, 0, True
         self.transport.write(self.app.too_busy())
+        self.flow.pause_reading()
+        self.paused = self.loop.time()
+        self.refused.append(self)
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
@@ -117,6 +130,13 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         if not self.pipeline:
             self.heading, self.length = True, 0
+
+    def read_on(self) -> None:
+        """Read a connection again whose request was refused."""
+        now = self.loop.time()
+        self.stale = now + STALE if now - self.paused > self.app.settings.max_wait else 0.0
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
 
     def sweep(self, now: float) -> None:
         """End the connection if it is slow."""
@@ -139,7 +159,7 @@ def protocol(app: App) -> type[Connection]:
     """Return the protocol of a server's connections."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = min(app.settings.max_connections, max(1, files - RESERVED))
-    return type("Connection", (Connection,), {"app": app, "most": most})
+    return type("Connection", (Connection,), {"app": app, "most": most, "refused": deque()})
 
 
 @final
@@ -153,10 +173,11 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: App, listening: socket.socket) -> None:
         settings: Settings = app.settings
+        self.connection = protocol(app)
         super().__init__(
             uvicorn.Config(
                 app,
-                http=protocol(app),
+                http=self.connection,
                 loop="uvloop",
                 ws="none",
                 lifespan="off",
@@ -213,11 +234,16 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def _beat(self, due: float) -> None:
-        """Measure how late the event loop is: twice in a row, since once is no overload."""
+        """Measure how late the event loop is, twice in a row, since once is no overload; read
+        refused connections again, a few at a time while the server is full."""
         assert self.loop is not None
-        now = self.loop.time()
+        now, batcher, refused = self.loop.time(), self.app.batcher, self.connection.refused
         late = max(0.0, now - due)
-        self.app.batcher.lag, self._late = min(late, self._late), late
+        batcher.beat(min(late, self._late))
+        self._late = late
+        turns = TURNS if batcher.is_full(again=True) else 4 * TURNS
+        for _ in range(min(len(refused), turns)):
+            refused.popleft().read_on()
         self.loop.call_at(now + BEAT, self._beat, now + BEAT)
 
     async def _sweep(self) -> None:
