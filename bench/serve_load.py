@@ -34,6 +34,7 @@ from softdex.model.learn import assemble
 
 USERS, HISTORY, DIM, LIKED = sized((10_000, 50, 64, 3), (60, 5, 4, 2))
 SMALL, MIDDLE, LARGE, FILMS = sized((20_000, 100_000, 1_000_000, 3706), (50, 60, 70, 40))
+INSTANCES = sized(50_000, 64)
 SPAN, LONG = sized((6.0, 60.0), (0.2, 1.2))
 CONNECTIONS = sized((1, 4, 16, 32, 64, 128), (1, 4))
 MANY = sized(512, 8)  # connections of the overload
@@ -69,7 +70,8 @@ def sasrec() -> sdx.Retriever:
 
 
 def dtr() -> sdx.Retriever:
-    return sdx.fit("dtr", random_log(USERS, FILMS, HISTORY), epochs=1, device="cpu")
+    log = random_log(USERS, FILMS, HISTORY)
+    return sdx.fit("dtr", log, epochs=1, max_instances=INSTANCES, device="cpu")
 
 
 MODELS = {each.__name__: each for each in sized((rg2, fastvae, fastvae_large, sasrec, dtr), (rg2,))}

@@ -285,7 +285,7 @@ class App:
         """Answer a request."""
         if scope["type"] != "http":
             return
-        self.batcher.coming -= scope.pop("coming", 0)
+        self.batcher.coming -= scope.get("state", {}).pop("coming", 0)
         call = Call(scope, receive, self._id(scope))
         try:
             scope["app"], scope["call"] = self, call

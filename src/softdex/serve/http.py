@@ -102,7 +102,7 @@ class Connection(HttpToolsProtocol):
         self.shedding = asks and (stale or self.app.batcher.is_full(again=self.again))
         if not self.shedding:
             self.again = False
-            self.scope["coming"] = int(asks)
+            self.scope["state"]["coming"] = int(asks)
             self.app.batcher.coming += asks
             super().on_headers_complete()
 
