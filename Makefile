@@ -8,6 +8,7 @@ PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 SHELL  := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
+export PYTHONDONTWRITEBYTECODE := # else every process compiles all files again, and every assertion
 .PHONY: help setup demo test test-slow test-browser mutants lint type fmt bench docs clean
 
 help: ## print this help

@@ -45,7 +45,7 @@ def test_parts_of_a_users_own_are_trained_saved_and_serve_in_another_process(
     assert loaded.stdout == trained.stdout
     unknown = run('import softdex as sdx; sdx.load("own.sdx")', tmp_path)
     assert unknown.returncode == 1
-    assert "SoftdexError" in unknown.stderr
+    assert "ArtifactError" in unknown.stderr
     assert "softdex.register" in unknown.stderr
 
 

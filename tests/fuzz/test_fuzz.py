@@ -15,7 +15,7 @@ import harness
 import pytest
 
 KINDS = harness.kinds()
-SHARE = 5  # inputs per kind
+SHARE = 3  # inputs per kind
 BENCH = Path(__file__).parents[2] / "bench" / "fuzz.py"
 
 

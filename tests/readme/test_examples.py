@@ -22,6 +22,7 @@ from softdex.cli.demo import WORLD, write_world
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 LIVE = ROOT / "docs" / "live.md"
+LONGEST = ("closed-form", "in-batch", "trees")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MODULES = [path for path in sorted((ROOT / "src").rglob("*.py")) if ">>> " in path.read_text()]
 
@@ -44,7 +45,14 @@ def with_long_keys(table: pa.Table) -> pa.Table:
     return table
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p != LIVE], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        *(page for page in PAGES if page.stem not in LONGEST and page != LIVE),
+        *slow(*(ROOT / "docs" / f"{name}.md" for name in LONGEST)),
+    ],
+    ids=lambda page: page.name,
+)
 def test_every_block_of_the_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

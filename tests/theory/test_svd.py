@@ -225,7 +225,7 @@ def test_without_a_regulariser_it_is_the_best_approximation_of_the_rank_whatever
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("kept", "dim"), [(8.5, 5), (4.5, 5), (9.5, 25)])
+@pytest.mark.parametrize(("kept", "dim"), [(8.5, 5), *slow((4.5, 5), (9.5, 25))])
 def test_als_comes_to_the_same_minimum_from_above(case: str, kept: float, dim: int) -> None:
     log = random_log(int(kept), **CASES[case])
     loss = log.loss(log.lam(kept))
@@ -345,7 +345,7 @@ def test_eq_48_takes_no_printed_interaction_and_no_alpha() -> None:
 # the interaction of RGx --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("beta", [0.3, 1.0])
+@pytest.mark.parametrize("beta", [0.3, *slow(1.0)])
 @pytest.mark.parametrize("case", CASES)
 def test_exact_rgx_has_the_minimiser_of_rg2(case: str, beta: float) -> None:
     log, dim = random_log(**CASES[case]), 5
