@@ -575,7 +575,7 @@ def test_what_is_no_model_is_refused() -> None:
             sdx.serve({}, port=0, **{name: odd})
     with pytest.raises(sdx.SoftdexError, match="expected port as a whole number"):
         sdx.serve({}, port="80")  # type: ignore[arg-type]
-    with pytest.raises(sdx.SoftdexError, match="serve: .*not .?int"):
+    with pytest.raises(sdx.SoftdexError, match=r"serve: .*not .?int"):
         sdx.serve({}, port=0, watch=5)
 
 
