@@ -174,6 +174,9 @@ def test_repeated_ids_and_wrong_events_are_told(client: Client) -> None:
     again = client.post("/v1/events", [event, event]).json
     assert (again["new"], again["repeated"]) == (0, 2)
     assert client.post("/v1/events", []).json["new"] == 0
+    many = [{**event, "event_id": f"{i}"} for i in range(600)]
+    assert client.post("/v1/events", many).json["new"] == 600
+    assert client.post("/v1/events", [*many, {"user": "", "item": "a"}]).status == 422
     for body, status, sentence in (
         ({"user": "u011"}, 422, "missing required field `item`"),
         ({"user": "u011", "item": None}, 422, "got `null` at `item`"),

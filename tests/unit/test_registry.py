@@ -111,6 +111,20 @@ def test_swaps_under_load_fail_no_request_and_answers_name_served_seals(
     assert {seal for _, seal, _ in found} == seals
 
 
+def test_a_warm_up_counts_nothing(served: Registry) -> None:
+    served.of(None).recent.append(Recommend(user="nobody", unknown="popular"))
+    served.reload("cf")
+    assert (served.of(None).fallbacks, [*served.of(None).lists]) == (0, [])
+
+
+def test_answers_and_headers_name_the_seal_that_answers(served: Registry, file: Path) -> None:
+    sdx.fit("popular", sdx.read([(f"u{i}", f"i{i:03}") for i in range(120)])).save(file)
+    served.reload("cf")
+    found = served.of(None)
+    assert found.short_seal == seal_of(file)[:16]
+    assert dict(found.headers) == {b"x-model": b"cf", b"x-model-seal": found.short_seal.encode()}
+
+
 # bad files ---------------------------------------------------------------------------------------
 
 
@@ -275,7 +289,21 @@ def test_a_share_of_a_user_goes_over_the_connection(
         client.close()
 
 
-@pytest.mark.parametrize("shares", [{"c": 1}, {"a": -1}, {"a": float("nan")}, {"a": 0}])
+def test_a_key_is_the_same_user_as_a_number_and_as_text(
+    model: sdx.Retriever, other: sdx.Retriever
+) -> None:
+    both = registry_of({"a": model, "b": other}, {"a": 1, "b": 1})
+    assert all(both.of(None, i).name == both.of(None, str(i)).name for i in range(50))
+
+
+def test_every_model_has_a_share_or_none_has(model: sdx.Retriever, other: sdx.Retriever) -> None:
+    models = {"a": model, "b": other}
+    with pytest.raises(sdx.SoftdexError, match="expected a share for every model, got none for a"):
+        registry_of(models, {"b": 0.1})
+    assert registry_of(models, {"a": 0, "b": 1}).of(None, "u1").name == "b"
+
+
+@pytest.mark.parametrize("shares", [{"c": 1}, {"a": -1}, {"a": float("nan")}, {"a": 0}, {"a": "1"}])
 def test_wrong_shares_are_refused(shares: dict[str, float], model: sdx.Retriever) -> None:
     with pytest.raises(sdx.SoftdexError, match="share"):
         registry_of({"a": model}, shares)
@@ -322,6 +350,31 @@ def test_a_folder_is_watched_in_the_background(
     assert served.of(None).model.recipe == "popular"
     with pytest.raises(sdx.SoftdexError, match="not a folder"), watching(served, file):
         pass
+
+
+def test_what_changed_between_load_and_watch_is_swapped_in(
+    served: Registry, file: Path, other: sdx.Retriever
+) -> None:
+    other.save(file.with_name("two.sdx"))
+    with watching(served, file.parent, every=60):
+        assert served.models.keys() == {"cf"}
+    other.save(file)
+    with watching(served, file.parent, every=0.02):
+        until = time.monotonic() + 10
+        while served.of(None).model.recipe != "popular" and time.monotonic() < until:
+            time.sleep(0.02)
+    assert served.of(None).model.recipe == "popular"
+    assert served.models.keys() == {"cf"}  # the other one was there before
+
+
+def test_a_server_in_the_background_watches_too(file: Path, other: sdx.Retriever) -> None:
+    with sdx.serve(file, port=0, watch=str(file.parent)) as serving:
+        other.save(file)
+        client, until = Client(serving.url), time.monotonic() + 10
+        while client.get("/v1/models").json["models"][0]["recipe"] != "popular":
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        client.close()
 
 
 def test_two_models_of_one_name_are_refused(model: sdx.Retriever) -> None:

@@ -20,7 +20,7 @@ import pytest
 import softdex as sdx
 from serving import Client
 from softdex.serve import http
-from softdex.serve.app import Settings
+from softdex.serve.app import Call, Settings
 from softdex.serve.batcher import Batcher
 from softdex.serve.endpoints import ENDPOINTS
 from softdex.serve.http import TURNS, Server
@@ -104,6 +104,18 @@ def test_curl_takes_options_in_the_query(client: Client, model: sdx.Retriever) -
     assert {each["category"] for each in found.json["items"]} <= {"c000", "c001"}
 
 
+def test_every_option_of_the_query_counts(client: Client, model: sdx.Retriever) -> None:
+    seen = model.recommend("u001", k=4, exclude_seen=False)
+    assert client.get("/v1/recommend/u001?k=4&exclude_seen=false").items == rows(seen)
+    allowed = ["i040", "i041", "i042"]
+    found = client.get("/v1/recommend/u001?allow=i040&allow=i041&allow=i042&exclude_seen=false")
+    assert sorted(found.items) == allowed
+    popular = client.get("/v1/recommend/nobody?unknown=popular&k=2")
+    assert (popular.json["fallback"], len(popular.items)) == ("popular", 2)
+    for path in ("recommend/u001", "similar/i001"):
+        assert client.get(f"/v1/{path}?model=fc").status == 404
+
+
 def test_an_unknown_user_gets_the_most_popular_items_where_asked(client: Client) -> None:
     found = client.post("/v1/recommend", {"user": "nobody", "unknown": "popular", "k": 2})
     assert (found.json["fallback"], len(found.items)) == ("popular", 2)
@@ -126,6 +138,29 @@ def test_similar_items_are_those_of_similar(client: Client, model: sdx.Retriever
         own = model.similar(each["item"], k=3)["similar"].to_pylist()
         assert [item["item"] for item in each["items"]] == own
     assert client.get("/v1/similar/i002?k=3").json["similar"] == found[1:]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"allow": ["i003", "i004"]},
+        {"deny": ["i003", "i004"]},
+        {"where": {"category": "c001"}},
+        {"at_most": {"category": 1}},
+        {"columns": ["category"]},
+    ],
+    ids=str,
+)
+def test_similar_items_keep_the_rules(
+    words: dict[str, Any], client: Client, model: sdx.Retriever
+) -> None:
+    [found] = client.post("/v1/similar", {"items": ["i001"], "k": 5, **words}).json["similar"]
+    own = model.similar("i001", k=5, **words).table.drop_columns("item")
+    own = own.rename_columns({"similar": "item"})
+    assert found["items"] == own.select(found["items"][0]).to_pylist()
+    if words.keys() <= {"where", "columns"}:
+        query = "where=category:c001" if "where" in words else "columns=category"
+        assert client.get(f"/v1/similar/i001?k=5&{query}").json["similar"] == [found]
 
 
 def test_a_batch_has_an_answer_or_a_problem_per_request(client: Client) -> None:
@@ -181,6 +216,10 @@ def test_a_batch_is_also_an_arrow_stream(client: Client, model: sdx.Retriever) -
     found = client.ask("POST", "/v1/recommend/batch?k=3", raw, Content_Type=ARROW)
     assert found.headers["content-type"] == ARROW
     assert pa.ipc.open_stream(found.body).read_all().equals(model.recommend(users, k=3).table)
+    more = "/v1/recommend/batch?k=3&exclude_seen=false&columns=category"
+    given = client.ask("POST", more, raw, Content_Type=ARROW)
+    own = model.recommend(users, k=3, exclude_seen=False, columns="category").table
+    assert pa.ipc.open_stream(given.body).read_all().equals(own)
     for broken in (b"", b"no arrow", raw[:-90], stream(pa.table({"user": users}), "lz4")):
         assert client.ask("POST", "/v1/recommend/batch", broken, Content_Type=ARROW).status == 400
     wrong = client.ask(
@@ -256,6 +295,9 @@ def test_the_card_of_a_model_says_how_it_was_made(client: Client) -> None:
         (b"[]", 422, "Expected `object`, got `array`.", ""),
         (b'{"user": true}', 422, "got `bool` at `user`.", "user"),
         (b'{"user": "u001", "kk": 1}', 422, "unknown field `kk`.", "kk"),
+        (b'{"user": "u001", "wher": {}}', 422, "`wher`. Did you mean 'where'?", "wher"),
+        (b'{"user": "u001", "mode": "sampel"}', 422, "at `mode`. Did you mean 'sample'?", "mode"),
+        (b'{"user": "u001", "unknown": "?"}', 422, "Known: error, popular, skip.", "unknown"),
         (b'{"history": ["i001", null]}', 422, "got `null` at `history[1]`.", "history[1]"),
         (b"{}", 422, "recommend: expected user, or history", "user"),
         (b'{"user": "u001", "k": 0}', 422, "expected k as a whole number of at least 1", None),
@@ -351,8 +393,34 @@ def test_a_request_past_its_deadline_is_504_and_counted(model: sdx.Retriever) ->
 
 def test_a_client_may_set_a_deadline(client: Client) -> None:
     assert client.post("/v1/recommend", {"user": "u001"}, X_Timeout_Ms="900").status == 200
-    for odd in ("soon", "0", "-1", "1.5"):
-        assert client.post("/v1/recommend", {"user": "u001"}, X_Timeout_Ms=odd).status == 422
+    for odd in ("soon", "0", "-1", "1.5", "3600001", "9" * 5000):
+        for path, body in (("", {"user": "u001"}), ("/batch", {"requests": []})):
+            found = client.post(f"/v1/recommend{path}", body, X_Timeout_Ms=odd)
+            assert (found.status, "up to 3,600,000" in found.json["detail"]) == (422, True)
+
+
+def test_a_deadline_is_that_of_the_client_up_to_that_of_the_server() -> None:
+    for given, seconds in ((b"50", 0.05), (b"000000050", 0.05), (b"5000", 2.0)):
+        call = Call({"headers": [(b"x-timeout-ms", given)]}, None, "")  # type: ignore[arg-type]
+        assert call.deadline(2.0) - call.began == pytest.approx(seconds)
+
+
+def test_every_computed_answer_has_a_deadline(
+    client: Client, model: sdx.Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Call, "deadline", lambda self, most: self.began)
+    users = stream(pa.table({"user": model.users.all()[:3]}))
+    found = [
+        client.get("/v1/recommend/u001"),
+        client.get("/v1/similar/i001"),
+        client.post("/v1/score", {"user": "u001", "items": ["i001"]}),
+        client.post("/v1/explain", {"user": "u001", "item": "i001"}),
+        client.post("/v1/vectors", {"users": ["u001"]}),
+        client.ask("POST", "/v1/recommend/batch", users, Content_Type=ARROW),
+    ]
+    assert [each.status for each in found] == [504] * len(found)
+    lists = client.post("/v1/recommend/batch", {"requests": [{"user": "u001"}]})
+    assert (lists.status, lists.json["answers"][0]["status"]) == (200, 504)
 
 
 def test_a_request_that_would_wait_too_long_is_429_and_says_when_to_return(
@@ -478,6 +546,7 @@ def test_pages_load_nothing_from_elsewhere(client: Client) -> None:
         found = client.get(path)
         assert found.headers["content-type"].startswith("text/html")
         assert found.headers["content-security-policy"] == "default-src 'self'"
+        assert found.headers["x-content-type-options"] == "nosniff"
         assert not re.search(rb"""(src|href)=["']?(https?:)?//""", found.body)
     for endpoint in ENDPOINTS:
         assert endpoint.path.replace(":path", "").encode() in client.get("/docs").body
@@ -551,8 +620,12 @@ def test_what_is_no_model_is_refused() -> None:
         sdx.serve({}, port=0, max_wat=1)
     for name, odd in (("max_wait", -1), ("timeout", float("nan")), ("drain", float("inf")),
                       ("max_k", "9")):  # fmt: skip
-        with pytest.raises(sdx.SoftdexError, match=f"expected {name} as a number"):
+        with pytest.raises(sdx.SoftdexError, match=f"expected {name} as a (whole )?number"):
             sdx.serve({}, port=0, **{name: odd})
+    with pytest.raises(sdx.SoftdexError, match="expected port as a whole number"):
+        sdx.serve({}, port="80")  # type: ignore[arg-type]
+    with pytest.raises(sdx.SoftdexError, match=r"serve: .*not .?int"):
+        sdx.serve({}, port=0, watch=5)
 
 
 def test_keys_of_requests_are_not_logged(

@@ -26,11 +26,11 @@ from softdex.errors import UnknownKey, did_you_mean
 from softdex.serve.batcher import Batcher, Full, Late
 from softdex.serve.metrics import Metrics
 from softdex.serve.pictures import Pictures
-from softdex.serve.problems import Problem, overloaded, problem_of
+from softdex.serve.problems import Problem, invalid, overloaded, problem_of
 from softdex.serve.registry import Registry
 from softdex.serve.served import Served
 from softdex.serve.study import Studies
-from softdex.serve.tokens import Tokens
+from softdex.serve.tokens import Tokens, check_access
 from softdex.serve.words import encode
 
 if TYPE_CHECKING:
@@ -147,9 +147,11 @@ class Call:
         """Return when the request need not be computed any more, after `most` seconds at most."""
         given = self.headers.get(b"x-timeout-ms")
         if given is not None:
-            if not given.isdigit() or not 0 < int(given[:9]) <= SLOWEST:
-                raise Problem(422, "X-Timeout-Ms: expected a number of milliseconds of at least 1.")
-            most = min(int(given[:9]) / 1e3, most)
+            if not given.isdigit() or len(given) > 9 or not 0 < int(given) <= SLOWEST:
+                raise Problem(
+                    422, f"X-Timeout-Ms: expected milliseconds as a whole number up to {SLOWEST:,}."
+                )
+            most = min(int(given) / 1e3, most)
         return self.began + most
 
     async def body(self, most: int) -> bytes:
@@ -183,8 +185,8 @@ class Call:
         raw = await self.body(most)
         try:
             return msgspec.json.decode(raw, type=kind)
-        except msgspec.ValidationError:
-            raise
+        except msgspec.ValidationError as error:
+            raise invalid(error, kind) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Problem(400, f"The body is not JSON ({error}).") from None
 
@@ -202,7 +204,10 @@ class Call:
                 given.setdefault(name, []).append(value)
             else:
                 given[name] = value
-        return msgspec.convert(given, kind, strict=False)
+        try:
+            return msgspec.convert(given, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise invalid(error, kind) from None
 
 
 @final
@@ -378,22 +383,8 @@ class _Bound:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call: Call = scope["call"]
         call.endpoint = self.endpoint.path.replace(":path", "")
-        _check_access(self.app.tokens, self.endpoint.access, call)
+        check_access(self.app.tokens, self.endpoint.access, call.headers.get(b"authorization"))
         call.reply = await self.endpoint.handler(self.app, call)
-
-
-def _check_access(tokens: Tokens | None, access: str, call: Call) -> None:
-    if access == "open" or (tokens is None and access == "read"):
-        return
-    if tokens is None:
-        raise Problem(403, "This needs an admin token. Start the server with --tokens FILE.")
-    header = call.headers.get(b"authorization")
-    role = tokens.role(header)
-    if role is None:
-        why = "The token is not known." if header else "Expected Authorization: Bearer TOKEN."
-        raise Problem(401, why, ((b"www-authenticate", b"Bearer"),))
-    if access == "admin" and role != "admin":
-        raise Problem(403, "This needs an admin token.")
 
 
 def _too_long(most: int) -> Problem:

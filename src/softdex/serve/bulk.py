@@ -37,16 +37,16 @@ async def batch(app: App, call: Call) -> Reply:
 async def _requests(app: App, call: Call) -> Reply:
     given = await call.json(Batch, app.settings.max_batch_body)
     call.query(TableQuery)  # has no effect, and is refused if it is wrong
+    served, until = app.registry.of(None), call.deadline(BULK_SECONDS)
     check_size(app, "recommend", len(given.requests), sum(max(r.k, 0) for r in given.requests))
     jobs = list[Job | Problem]()
     for start in range(0, len(given.requests), AT_ONCE):
-        jobs += [_job(app, call, words) for words in given.requests[start : start + AT_ONCE]]
+        jobs += [_job(app, call, words, until) for words in given.requests[start : start + AT_ONCE]]
         await asyncio.sleep(0)  # others are answered meanwhile
     found = iter(await gathered(app, _cut([job for job in jobs if isinstance(job, Job)])))
     answers = [j if isinstance(j, Problem) else next(found) for j in jobs]
     parts = await app.aside(lambda: [_part(app, call, each) for each in answers], sure=True)
     took = round((time.perf_counter() - call.began) * 1e3, 3)
-    served = app.registry.of(None)
     head = encode({"model": served.name, "request_id": call.id, "took_ms": took})
     return Reply(head[:-1] + b',"answers":[' + b",".join(parts) + b"]}", headers=served.headers)
 
@@ -59,7 +59,7 @@ async def _table(app: App, call: Call) -> Reply:
     raw = await call.body(app.settings.max_batch_body)
     users = await app.aside(lambda: _users(raw))
     check_size(app, "recommend", 0, len(users) * max(options.k, 0))
-    served, until = app.registry.of(options.model), call.began + BULK_SECONDS
+    served, until = app.registry.of(options.model), call.deadline(BULK_SECONDS)
     slices = []
     size = served.pace.slice
     for start in range(0, max(1, len(users)), size):
@@ -93,14 +93,13 @@ async def gathered(app: App, slices: Sequence[list[Job]]) -> list[Any]:
     return list(await asyncio.gather(*futures, return_exceptions=True))
 
 
-def _job(app: App, call: Call, words: Recommend) -> Job | Problem:
+def _job(app: App, call: Call, words: Recommend, until: float) -> Job | Problem:
     try:
         served = app.served("recommend", words, words.k)
     except Problem as problem:
         return problem
     asked = answers.Asked(served, words, call.id, call.began)
     group = answers.group_of(served, words)
-    until = call.began + BULK_SECONDS
     return Job(answers.recommend, group, asked, served.pace, until, 1, call.began)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from softdex.serve.app import App, Call, Reply
@@ -11,6 +12,7 @@ from softdex.serve.replies import Accepted
 from softdex.serve.words import Event, encode
 
 ONE_OR_MORE: Any = Event | list[Event]
+AT_ONCE = 500  # events that are looked at in the event loop
 WAITING = 100_000  # events that may wait for the disk
 
 
@@ -25,7 +27,11 @@ async def events(app: App, call: Call) -> Reply:
     if kept.waiting > WAITING:
         app.metrics.shed("events")
         raise overloaded(1.0)
-    new = await asyncio.wrap_future(kept.append(batch))
+    add = partial(kept.append, batch)
+    waits = (
+        add() if len(batch) <= AT_ONCE else await app.aside(add)
+    )  # others are answered meanwhile
+    new = await asyncio.wrap_future(waits)
     live = {
         name: each.live is not None and each.live.reads
         for name, each in app.registry.models.items()

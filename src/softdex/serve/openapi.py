@@ -96,8 +96,6 @@ def _operation(each: Endpoint, components: dict[str, Any]) -> dict[str, Any]:
         if each.query is not None:
             content[ARROW] = {"schema": {}}
         operation["requestBody"] = {"required": each.access != "admin", "content": content}
-    if each.path.startswith("/v1/study/"):
-        operation["responses"]["202"] = {"description": "Being computed: ask again"}
     for status in each.problems:
         operation["responses"][str(status)] = {
             "description": HTTPStatus(status).phrase,

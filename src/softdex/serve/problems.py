@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cache
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
+from msgspec import inspect
 
-from softdex.errors import SoftdexError, UnknownKey
+from softdex.errors import SoftdexError, UnknownKey, did_you_mean
 from softdex.serve.batcher import Full, Late
 from softdex.serve.events import EventsError
 
 PLACE = re.compile(r" - at `\$\.?(.*)`$")
+VALUE = re.compile(r"^Invalid enum value '(.*)'$", re.DOTALL)
 NAMED = re.compile(r"(?:unknown|required) field `(.*)`")
 
 
@@ -57,8 +60,6 @@ def problem_of(error: Exception) -> Problem:
         return overloaded(error.wait)
     if isinstance(error, Late):
         return Problem(504, "The deadline of the request passed before it was computed.")
-    if isinstance(error, msgspec.ValidationError):
-        return invalid(error)
     if isinstance(error, EventsError):
         return Problem(503, str(error))
     if isinstance(error, UnknownKey):
@@ -78,10 +79,38 @@ def overloaded(wait: float) -> Problem:
     )
 
 
-def invalid(error: msgspec.ValidationError) -> Problem:
-    """Return the refusal of JSON that has other fields or types than expected."""
+def invalid(error: msgspec.ValidationError, kind: Any) -> Problem:
+    """Return the refusal of JSON, or of a query, with other fields or values than `kind` has."""
     text = PLACE.sub("", str(error))
     place = found[1] if (found := PLACE.search(str(error))) else ""
     name = found[1] if (found := NAMED.search(text)) else ""
     where = f" at `{place}`" if place else ""
-    return Problem(422, f"{text}{where}.", field=".".join(filter(None, (place, name))))
+    hint = ""
+    if "unknown field" in text:
+        hint = f" {did_you_mean(name, _fields(kind))}"
+    elif found := VALUE.search(text):
+        hint = f" {did_you_mean(found[1], _fields(kind)[place.rpartition('.')[2]])}"
+    return Problem(422, f"{text}{where}.{hint}", field=".".join(filter(None, (place, name))))
+
+
+# inside ------------------------------------------------------------------------------------------
+
+
+@cache
+def _fields(kind: Any) -> dict[str, tuple[Any, ...]]:
+    """Return the fields of a type and of those in it, each with the values it is chosen from."""
+    found, ahead = dict[str, tuple[Any, ...]](), [inspect.type_info(kind)]
+    while ahead:
+        info = ahead.pop()
+        if isinstance(info, inspect.UnionType):
+            ahead += info.types
+        elif isinstance(info, inspect.ListType):
+            ahead.append(info.item_type)
+        elif isinstance(info, inspect.Metadata):
+            ahead.append(info.type)
+        elif isinstance(info, inspect.StructType):
+            for field in info.fields:
+                each = field.type.type if isinstance(field.type, inspect.Metadata) else field.type
+                found[field.name] = each.values if isinstance(each, inspect.LiteralType) else ()
+                ahead.append(each)
+    return found

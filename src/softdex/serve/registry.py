@@ -135,14 +135,14 @@ class Registry:
                 _check_catalogue(old, found, other_catalogue=other_catalogue)
                 found.recent = old.recent
             warm_up(found)
+            self.models = {**self.models, name: found}
+            self.troubles = {n: text for n, text in self.troubles.items() if n != name}
         except Exception as error:
             if not isinstance(error, Problem):
                 self._fail(name, error)
             raise
         finally:
             self._loading.release()
-        self.models = {**self.models, name: found}
-        self.troubles = {n: text for n, text in self.troubles.items() if n != name}
         self._note(name, "ok")
         seconds = round(time.perf_counter() - began, 3)
         return Swap(name, "" if old is None else old.seal, found.seal, seconds)
@@ -211,7 +211,7 @@ def _follow(served: Served, events: Events | None) -> None:
 
 def _replay(served: Served, words: Sequence[Recommend | Similar]) -> None:
     """Answer requests, into nothing; raise what is no refusal."""
-    recent, lists = served.recent, served.lists
+    recent, lists, fallbacks = served.recent, served.lists, served.fallbacks
     served.recent, served.lists = type(recent)(maxlen=1), type(lists)(maxlen=1)
     try:
         work = similar if isinstance(words[0], Similar) else recommend
@@ -222,7 +222,7 @@ def _replay(served: Served, words: Sequence[Recommend | Similar]) -> None:
             if isinstance(found, Exception) and not isinstance(found, SoftdexError):
                 raise found
     finally:
-        served.recent, served.lists = recent, lists
+        served.recent, served.lists, served.fallbacks = recent, lists, fallbacks
 
 
 def _seconds(served: Served, examples: Sequence[Recommend], users: int) -> float:
@@ -283,12 +283,18 @@ def _check_catalogue(old: Served, new: Served, *, other_catalogue: bool) -> None
 
 
 def _checked(shares: dict[str, float], models: Mapping[str, Served]) -> dict[str, float]:
-    """Return shares that sum to one."""
+    """Return shares that sum to one; every model has one, or none."""
     for name, share in shares.items():
         if name not in models:
             raise SoftdexError(f"serve: share of {name!r}. {did_you_mean(name, models)}")
-        if not 0 <= share < float("inf"):
-            raise SoftdexError(f"serve: expected a share of at least 0 for {name}, got {share}.")
+        if not isinstance(share, (int, float)) or not 0 <= share < float("inf"):
+            raise SoftdexError(f"serve: expected a share of at least 0 for {name}, got {share!r}.")
+    without = [name for name in models if shares and name not in shares]
+    if without:
+        raise SoftdexError(
+            f"serve: expected a share for every model, got none for {', '.join(without)}. "
+            "With 0 a model answers only those who name it."
+        )
     whole = sum(shares.values())
     if shares and not whole:
         raise SoftdexError("serve: expected shares that sum to more than 0.")

@@ -52,7 +52,7 @@ async def vectors(app: App, call: Call) -> Reply:
     """Show the query vectors of users or histories, for those who search elsewhere."""
     words = await call.json(Vectors, app.settings.max_body)
     count = _count(app, words)
-    served, until = app.registry.of(words.model), call.began + BULK_SECONDS
+    served, until = app.registry.of(words.model), call.deadline(BULK_SECONDS)
     pace, slices = served.pace_of("vectors"), []
     size = pace.slice
     for start in range(0, max(1, count), size):

@@ -126,12 +126,20 @@ class Served:
 
 def read(name: str, path: Path) -> Served:
     """Load a model under a name."""
-    file = path / MODEL_FILE if path.is_dir() else path
     while True:
-        before = _seal_of(file) if file.is_file() else ""
-        model = load(path)
-        if before == (seal := _seal_of(file)):  # else it was replaced meanwhile
+        before, model = seal_of(path), load(path)
+        if before == (seal := seal_of(path)):  # else it was replaced meanwhile
             return Served(name, model, seal, path)
+
+
+def seal_of(path: Path) -> str:
+    """Return the seal of a file or run folder; without a file, nothing."""
+    file = path / MODEL_FILE if path.is_dir() else path
+    if not file.is_file():
+        return ""
+    with file.open("rb") as opened:
+        opened.seek(max(0, opened.seek(0, os.SEEK_END) - DIGEST))
+        return opened.read().decode("ascii", "replace")
 
 
 def of_memory(name: str, model: Retriever) -> Served:
@@ -148,12 +156,6 @@ def of_memory(name: str, model: Retriever) -> Served:
 def name_of(path: Path) -> str:
     """Return the name of a model that was given none: its file's or run folder's."""
     return path.resolve().name.removesuffix(".sdx") or "model"
-
-
-def _seal_of(file: Path) -> str:
-    with file.open("rb") as opened:
-        opened.seek(max(0, opened.seek(0, os.SEEK_END) - DIGEST))
-        return opened.read().decode("ascii", "replace")
 
 
 def _header(text: str) -> bytes:

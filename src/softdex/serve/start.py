@@ -43,9 +43,7 @@ class Serving:
 
     def __init__(self, server: Server, url: str) -> None:
         self._server, self.url = server, url
-        self._thread = threading.Thread(
-            target=server.serve_forever, name="softdex-http", daemon=True
-        )
+        self._thread = threading.Thread(target=self._answer, name="softdex-http", daemon=True)
         self._thread.start()
         server.listens.wait()
 
@@ -53,6 +51,11 @@ class Serving:
         """Answer what is being computed, then stop."""
         self._server.stop()
         self._thread.join()
+
+    def _answer(self) -> None:
+        app = self._server.app
+        with watching(app.registry, app.settings.watch):
+            self._server.serve_forever()
 
     def __enter__(self) -> Serving:
         return self
@@ -88,11 +91,8 @@ def serve(
         events: file that keeps live events, made if there is none; None takes no events.
         limits: fields of `softdex.serve.app.Settings`.
     """
-    found = named(models)
-    place = None if tokens is None else Path(tokens)
-    kept = None if events is None else Path(events)
-    settings = _settings(limits | {"host": host, "port": port, "tokens": place, "events": kept})
-    server, url = made(found, shares, settings)
+    given = {"host": host, "port": port, "tokens": tokens, "events": events}
+    server, url = made(named(models), shares, _settings(limits | given))
     return Serving(server, url)
 
 
@@ -118,8 +118,7 @@ def look(
         limits: fields of `softdex.serve.app.Settings`.
     """
     waits = {"max_wait": LOOKER_WAITS, "timeout": LOOKER_WAITS}
-    shown = None if pictures is None else Path(pictures)
-    settings = _settings({**waits, **limits, "port": port, "pictures": shown})
+    settings = _settings({**waits, **limits, "port": port, "pictures": pictures})
     server, url = made(named(models), None, settings, test)
     serving = Serving(server, url)
     if not (browser and opened(url)):
@@ -249,8 +248,11 @@ def _path_or_model(given: Any) -> Retriever | Path:
 
 
 def _settings(given: Mapping[str, Any]) -> Settings:
+    paths = {each.name for each in fields(Settings) if "Path" in str(each.type)}
+    found = dict(given)
     try:
-        return Settings(**given)
+        found |= {n: Path(v) for n, v in given.items() if n in paths and v is not None}
+        return Settings(**found)
     except TypeError as error:
         raise SoftdexError(f"serve: {error}.") from None
 
@@ -259,11 +261,12 @@ def _check(settings: Settings) -> None:
     """Refuse limits that are none."""
     for field in fields(settings):
         value = getattr(settings, field.name)
-        if field.type not in ("int", "float") or field.name == "port":
+        if field.type not in ("int", "float"):
             continue
-        if not isinstance(value, (int, float)) or not 0 <= value < 1e9:  # not for NaN either
+        kind, number = (int, "whole number") if field.type == "int" else ((int, float), "number")
+        if not isinstance(value, kind) or not 0 <= value < 1e9:  # not for NaN either
             raise SoftdexError(
-                f"serve: expected {field.name} as a number of at least 0, got {value!r}."
+                f"serve: expected {field.name} as a {number} of at least 0, got {value!r}."
             )
 
 

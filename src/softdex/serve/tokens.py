@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, final
 
 from softdex.errors import SoftdexError
+from softdex.serve.problems import Problem
 
 SHORTEST = 16  # characters
 Role = Literal["read", "admin"]
@@ -62,6 +63,20 @@ def read_tokens(path: Path) -> Tokens:
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise SoftdexError(f"serve: cannot read the tokens in {path} ({why}).") from None
+
+
+def check_access(tokens: Tokens | None, access: str, header: bytes | None) -> None:
+    """Refuse a request whose Authorization header does not open an endpoint of this access."""
+    if access == "open" or (tokens is None and access == "read"):
+        return
+    if tokens is None:
+        raise Problem(403, "This needs an admin token. Start the server with --tokens FILE.")
+    role = tokens.role(header)
+    if role is None:
+        why = "The token is not known." if header else "Expected Authorization: Bearer TOKEN."
+        raise Problem(401, why, ((b"www-authenticate", b"Bearer"),))
+    if access == "admin" and role != "admin":
+        raise Problem(403, "This needs an admin token.")
 
 
 def _hash(token: bytes) -> bytes:

@@ -12,7 +12,7 @@ from softdex.messages import say
 from softdex.model.saving import MODEL_FILE
 from softdex.serve.problems import Problem
 from softdex.serve.registry import Registry
-from softdex.serve.served import name_of
+from softdex.serve.served import name_of, seal_of
 
 EVERY = 1.0  # seconds
 State = tuple[int, int, int]
@@ -20,12 +20,14 @@ State = tuple[int, int, int]
 
 @contextlib.contextmanager
 def watching(registry: Registry, folder: Path | None, every: float = EVERY) -> Iterator[None]:
-    """Serve what comes into a folder meanwhile; a file that fails is not tried again until it
-    changes."""
+    """Serve what comes into a folder meanwhile, and what has changed since it was loaded; a file
+    that fails is not tried again until it changes."""
     if folder is None:
         yield
         return
     known, ends = models_in(folder), threading.Event()
+    for path in [each for each in known if _is_outdated(registry, each)]:
+        del known[path]
 
     def work() -> None:
         while not ends.wait(every):
@@ -73,3 +75,17 @@ def look(registry: Registry, folder: Path, known: dict[Path, State]) -> None:
         else:
             say(f"serve: loaded {name} in {swap.seconds:.1f} s")
         known[path] = state
+
+
+# inside ------------------------------------------------------------------------------------------
+
+
+def _is_outdated(registry: Registry, path: Path) -> bool:
+    """Return whether the model of this file is served as it was before."""
+    served = registry.models.get(name_of(path))
+    return (
+        served is not None
+        and served.path is not None
+        and served.path.resolve() == path.resolve()
+        and served.seal != seal_of(path)
+    )
