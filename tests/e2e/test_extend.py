@@ -10,10 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-import softdex as sdx
-
 PAGE = (Path(__file__).parents[2] / "docs" / "extend.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 MODULE = "\n".join(BLOCKS[:-1])  # the last one trains
@@ -49,7 +45,8 @@ def test_parts_of_a_users_own_are_trained_saved_and_serve_in_another_process(
     assert loaded.stdout == trained.stdout
     unknown = run('import softdex as sdx; sdx.load("own.sdx")', tmp_path)
     assert unknown.returncode == 1
-    assert "SoftdexError" in unknown.stderr and "softdex.register" in unknown.stderr
+    assert "SoftdexError" in unknown.stderr
+    assert "softdex.register" in unknown.stderr
 
 
 def test_each_part_of_the_page_takes_less_than_forty_lines() -> None:
