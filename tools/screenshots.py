@@ -45,7 +45,7 @@ USERS, ITEMS = 800, 700
 RECIPES: dict[str, dict[str, Any]] = {
     "rg2": {"dim": 32},
     "fastvae": {"dim": 32, "negatives": 100, "epochs": 15},
-    "dtr": {"beam": 30, "arity": 4, "negatives": 10, "max_history": 8, "epochs": 3},
+    "dtr": {"beam": 30, "arity": 4, "negatives": 5, "max_history": 5, "epochs": 2},
 }
 COMPARED = {"popular": {}, "item_cf": {}, "bir": {"dim": 32, "epochs": 8}, **RECIPES}
 MOST = 100_000  # bytes of a picture
