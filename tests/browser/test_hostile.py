@@ -67,6 +67,34 @@ def test_a_hostile_user_and_item_are_text(odd: int, served: Serving, opened: Ope
         until(page, "document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.parametrize("size", ["wide", "phone"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        "breakdown?by=category&group={odd}",
+        "popularity",
+        "effort",
+        "sampler",
+        "inside",
+        "map",
+        "model",
+    ],
+)
+def test_what_is_measured_of_hostile_names_is_text(
+    view: str, size: str, served: Serving, opened: Open
+) -> None:
+    user, other = quote(f"{ODD[0]}0", safe=""), quote("<i>two</i>", safe="")
+    named = view.format(odd=quote(ODD[0], safe=""))
+    more = f"{'&' if '?' in view else '?'}user={user}&other={other}&column={quote(COLUMNS[0])}"
+    page = settled(opened(served.url, f"#/{named}{more}", size=size))
+    until(page, "![...document.querySelectorAll('[role=status]')].some((e) => e.innerText)")
+    settled(page)
+    assert page.locator("h1").count() == 1
+    assert page.locator("main .note.bad").count() == 0
+    assert page.locator("main script, main img, main b[onmouseover]").count() == 0
+    until(page, "document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_hostile_keys_are_found_and_open(served: Serving, opened: Open) -> None:
     page = settled(opened(served.url))
     for odd in ODD[:4]:

@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -16,9 +16,6 @@ import pytest
 import softdex as sdx
 from browsing import Open, names, settled, until
 from softdex import plan
-
-if TYPE_CHECKING:
-    pass
 
 
 class Known(NamedTuple):

@@ -58,6 +58,23 @@ def test_the_views_of_a_copy_work_and_say_what_it_has_not(copy: str, opened: Ope
     assert page.locator("nav.tabs a:text-is('Server')").count() == 0
 
 
+@pytest.mark.parametrize(
+    ("view", "there"),
+    [
+        ("breakdown?by=popularity", "main tbody .bar"),
+        ("breakdown?by=category&metric=recall@10", "main tbody .bar"),
+        ("popularity?k=50", "rect.fill"),
+        ("effort", "figure.chart circle.dot"),
+        ("map", ".sky canvas"),
+        ("model", "h2:text-is('Card')"),
+    ],
+)
+def test_what_is_measured_is_in_the_copy(view: str, there: str, copy: str, opened: Open) -> None:
+    page = settled(opened(copy, f"#/{view}"))
+    page.wait_for_selector(there)
+    assert page.locator("main .note.bad").count() == 0
+
+
 def test_a_folder_with_files_is_left_alone(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     given = ["export", str(folder / "counted"), "--page", str(tmp_path)]

@@ -325,6 +325,17 @@ def test_the_first_five_and_popular_are_shown_and_the_others_folded(study: Study
         assert all("m5" in each and "popular<" not in each for each in folded)
 
 
+def test_a_single_model_is_not_folded_away(study: Study) -> None:
+    best = study.results["item_cf"]
+    every = {f"m{i}": shifted(best, -i / 1000) for i in range(1, 9)} | study.results
+    names = replace(study, results=every).names
+    for number in (7, 8):
+        few = replace(
+            study, results={name: every[name] for name in (*names[: number - 1], "popular")}
+        )
+        assert len(few.rest) == (0 if number == 7 else 2)
+
+
 def test_groups_hold_the_means_of_their_users_and_the_found_share_of_their_targets(
     study: Study, parts: sdx.Split
 ) -> None:

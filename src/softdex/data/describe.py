@@ -114,8 +114,8 @@ def _looks_like_floats(keys: Keys) -> bool:
 def gini(counts: np.ndarray) -> float:
     """Gini coefficient of counts: 0 if all are equal, towards 1 as one takes everything."""
     ordered = np.sort(counts).astype(np.float64)
-    n = len(ordered)
-    return float((2 * np.arange(1, n + 1) - n - 1) @ ordered / (n * ordered.sum()))
+    n, total = len(ordered), ordered.sum()
+    return float((2 * np.arange(1, n + 1) - n - 1) @ ordered / (n * total)) if total else 0.0
 
 
 def time_span(time: np.ndarray) -> str:

@@ -261,6 +261,8 @@ class Trainings(OfModel):
     """The records of the epochs of a training."""
 
     source: str | None
+    recipe: str
+    metric: str
     best_epoch: int | None
     records: list[dict[str, float]]
 

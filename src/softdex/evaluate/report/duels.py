@@ -54,6 +54,7 @@ def _cell(study: Study, i: int, j: int) -> str:
         kind, mark = "", EQUAL
     else:
         kind, mark = ("win", WIN) if gap > 0 else ("loss", LOSS)
-    words = f"{mark} {gap:+.4f}".replace("0.", ".") if len(study.names) <= SMALL else mark
+    number = f"{gap:+.4f}".replace("0.", ".").replace("-", "−")
+    words = f"{mark} {number}" if len(study.names) <= SMALL else mark
     told = f"{pairs.names[i]} - {pairs.names[j]}: {gap:+.4f} (95 % {gap - margin:+.4f} to "
     return cell(words, kind, f"{told}{gap + margin:+.4f}), p {pairs.p[i, j]:.3f}")

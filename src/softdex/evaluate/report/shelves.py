@@ -42,8 +42,8 @@ def shelf(times: np.ndarray, item_counts: np.ndarray) -> Shelf:
         for label, items in popularity(item_counts).items()
         if label != UNSEEN or len(items)
     }
-    spread = gini(times) if times.any() else 0.0
-    return Shelf(float((times > 0).mean()), float(times @ item_counts / total), spread, shares)
+    events = float(times @ item_counts / total)
+    return Shelf(float((times > 0).mean()), events, gini(times), shares)
 
 
 def shelves(study: Study) -> str:

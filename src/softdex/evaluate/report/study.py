@@ -71,8 +71,9 @@ class Study:
 
     @property
     def few(self) -> list[str]:
-        """The best five models, and `popular`."""
-        return [n for i, n in enumerate(self.names) if i < FEW or n == POPULAR]
+        """The best five models, and `popular`; all, if that leaves one."""
+        found = [n for i, n in enumerate(self.names) if i < FEW or n == POPULAR]
+        return found if len(found) + 1 < len(self.names) else list(self.names)
 
     @property
     def rest(self) -> list[str]:

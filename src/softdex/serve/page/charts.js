@@ -9,7 +9,7 @@ const SPACE = { left: 52, right: 14, top: 26, bottom: 42 };
 // scales ------------------------------------------------------------------------------------------
 
 /** A number on an axis, without zeros at its end. */
-export const tidy = (x) => (Math.abs(x) >= 1e4 ? short(x) : String(+x.toPrecision(6)));
+export const tidy = (x) => (Math.abs(x) >= 1e4 ? short(x) : String(+x.toPrecision(6)).replace("-", "−"));
 
 /** A scale from values to [0, 1]: {at, ticks, say}. */
 export function scale({ from, to, log = false, say = tidy, ticks }) {
@@ -73,6 +73,22 @@ export function useWidth() {
     return () => watch.disconnect();
   }, []);
   return [box, width];
+}
+
+/** A number that changes with the theme, in a component that draws on a canvas. */
+export function useTurned() {
+  const [turned, turn] = useState(0);
+  useEffect(() => {
+    const again = () => turn((n) => n + 1);
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    addEventListener("softdex-theme", again);
+    dark.addEventListener("change", again);
+    return () => {
+      removeEventListener("softdex-theme", again);
+      dark.removeEventListener("change", again);
+    };
+  }, []);
+  return turned;
 }
 
 /**

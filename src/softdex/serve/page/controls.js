@@ -4,17 +4,18 @@ import { K, split } from "./asked.js";
 import { go } from "./address.js";
 import { still } from "./files.js";
 import { useApp, words } from "./parts.js";
+import { Temperature } from "./temperature.js";
 import { html, useState } from "./vendor/htm-preact-standalone.js";
 
 const LENGTHS = still ? [5, 10, 20, 50] : [5, 10, 20, 50, 100];
 
-/** The row of controls above a list; `plain` ones without those of users. */
-export function Controls({ plain = false }) {
+/** The row of controls above a list; `plain` ones without those of users, or without `columns`. */
+export function Controls({ plain = false, columns: chosen = true }) {
   const { place, facts } = useApp();
   const k = place.number("k", K);
   const lengths = LENGTHS.includes(k) ? LENGTHS : [...LENGTHS, k].sort((a, b) => a - b);
   const shown = place.all("columns");
-  const columns = facts.columns.filter((each) => each.name !== facts.title);
+  const columns = chosen ? facts.columns.filter((each) => each.name !== facts.title) : [];
   const put = (change) => go(place.link(change), { replace: true });
   const turn = (name, on) =>
     put({ columns: on ? [...shown, name] : shown.filter((each) => each !== name) });
@@ -122,29 +123,18 @@ function Sampling() {
   const seed = place.number("seed", 1);
   const turn = (event) =>
     put(event.target.checked ? { mode: "sample" } : { mode: null, temperature: null, seed: null });
-  // the slider is in powers of two of the model's temperature
-  const power = Math.log2(temperature / facts.temperature);
-  const slide = (event) =>
-    put({ temperature: (facts.temperature * 2 ** Number(event.target.value)).toPrecision(3) });
   return html`<span class="filters">
     <label class="check"
       ><input type="checkbox" checked=${sample} onChange=${turn} />Draw from the softmax</label
     >
     ${
       sample &&
-      html`<label
-          >Temperature
-          <input
-            type="range"
-            min="-4"
-            max="4"
-            step="0.25"
-            value=${power}
-            onInput=${slide}
-            aria-valuetext=${temperature.toPrecision(3)}
-          />
-          <output>${temperature.toPrecision(3)}</output>
-        </label>
+      html`<${Temperature}
+          value=${temperature}
+          base=${facts.temperature}
+          put=${(value) => put({ temperature: value })}
+          live
+        />
         <button type="button" onClick=${() => put({ seed: seed + 1 })}>Draw again</button>`
     }
   </span>`;

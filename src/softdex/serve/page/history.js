@@ -108,11 +108,12 @@ export function History({ asked, rows, why, about }) {
         </li>`;
       })}
     </ol>
-    ${
-      order.length > FIRST &&
-      html`<button type="button" onClick=${() => show(!all)}>
-        ${all ? "Show fewer" : `Show all ${counted(order.length, "items")}`}
-      </button>`
-    }
+    ${order.length > FIRST && html`<${More} all=${all} of=${order.length} show=${show} />`}
   </section>`;
 }
+
+/** The button that shows all items of a long list, or the first ones again. */
+export const More = ({ all, of, show }) =>
+  html`<button type="button" class="more" onClick=${() => show(!all)}>
+    ${all ? "Show fewer" : `Show all ${counted(of, "items")}`}
+  </button>`;

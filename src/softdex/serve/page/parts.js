@@ -10,7 +10,7 @@ import {
   useState,
 } from "./vendor/htm-preact-standalone.js";
 
-/** {place, models, model, facts, all}: see `app.js`. */
+/** {place, models, model, facts}: see `app.js`. */
 export const App = createContext(null);
 export const useApp = () => useContext(App);
 
@@ -28,6 +28,9 @@ export const portion = (x) => percent(x, x < 0.095 && x > 0 ? 1 : 0);
 
 /** A number in the digits that its size deserves. */
 export const number = (x) => shortened(x).replace("-", "−");
+
+/** A number with a fixed number of digits. */
+export const fixed = (x, digits) => x.toFixed(digits).replace("-", "−");
 
 function shortened(x) {
   if (typeof x !== "number" || !Number.isFinite(x)) return "–";
@@ -255,11 +258,12 @@ export function useKinds() {
 export function Heads({ shown, label }) {
   const kindOf = useKinds();
   const narrow = useNarrow();
+  const width = `${Math.min(26, 48 / shown.length)}%`; // an item has at least as much
   return html`<thead>
     <tr>
       <th scope="col"><span class="hidden">Rank</span></th>
       <th scope="col" class="words">Item</th>
-      ${shown.map((name) => html`<th key=${name} scope="col" class=${kindOf(name)}><span class="cut">${name}</span></th>`)}
+      ${shown.map((name) => html`<th key=${name} scope="col" class=${kindOf(name)} style=${{ width }}><span class="cut">${name}</span></th>`)}
       ${!narrow && html`<th scope="col" class="events">Events</th>`}
       <th scope="col">${label}</th>
     </tr>
@@ -275,8 +279,7 @@ export function scale(items) {
 
 /** A list of items that lead somewhere: `to` makes the link of a key. */
 export function Ranked({ items, rows, to, label }) {
-  const { facts } = useApp();
-  const { place } = useApp();
+  const { place, facts } = useApp();
   const [shown, narrow, kindOf] = [useShown(), useNarrow(), useKinds()];
   const share = scale(items);
   return html`<table class="wide ranked">
@@ -302,6 +305,29 @@ export function Ranked({ items, rows, to, label }) {
       })}
     </tbody>
   </table>`;
+}
+
+/** The items of a list beside a drawing: pointed at, one stands out in it. `items` are [key, place]. */
+export function Spots({ items, name, hover, pick }) {
+  return html`<h2>List</h2>
+    <ol class="small spots">
+      ${items.map(
+        ([key, place]) =>
+          html`<li key=${String(key)}>
+            <button
+              type="button"
+              class="plain"
+              onFocus=${() => hover(place)}
+              onBlur=${() => hover(null)}
+              onMouseEnter=${() => hover(place)}
+              onMouseLeave=${() => hover(null)}
+              onClick=${() => pick(key)}
+            >
+              <span class="cut">${name(key)}</span>
+            </button>
+          </li>`,
+      )}
+    </ol>`;
 }
 
 // lines -------------------------------------------------------------------------------------------

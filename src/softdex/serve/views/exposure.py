@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from softdex.data.describe import gini
 from softdex.evaluate.breakdown import popularity
 from softdex.serve.study import Study
 from softdex.serve.views.groups import by_column
@@ -51,16 +52,6 @@ def exposure(study: Study, k: int, column: str) -> dict[str, Any]:
     if column or study.facts["category"]:
         found |= _values(study, column, lists)
     return found
-
-
-def gini(values: np.ndarray) -> float:
-    """Return the Gini coefficient of values of at least 0: 0 if all are equal, near 1 if one item
-    has everything."""
-    n, total = len(values), float(values.sum())
-    if not total:
-        return 0.0
-    weight = 2 * np.arange(1, n + 1) - n - 1
-    return float(weight @ np.sort(values) / (n * total))
 
 
 def lorenz(values: np.ndarray) -> list[float]:

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from softdex.messages import METRIC
 from softdex.serve.study import Study
 
 LOG = "log.jsonl"
@@ -14,12 +15,14 @@ MOST = 10_000  # records, at most
 
 
 def training(study: Study) -> dict[str, Any]:
-    """Return the records of a training, one per epoch, and which epoch was kept."""
+    """Return the records of a training, one per epoch, which was kept, and by which metric."""
     card = study.model.card.training or {}
     file = None if study.folder is None else study.folder / LOG
     logged = [] if file is None else records(file)
     return {
         "source": LOG if logged else "card" if card.get("history") else None,
+        "recipe": study.model.recipe,
+        "metric": METRIC,
         "best_epoch": card.get("best_epoch"),
         "records": [_plain(each) for each in (logged or card.get("history") or [])[-MOST:]],
     }

@@ -93,7 +93,7 @@ function sentence(data) {
   if (!real.length) return `No group differs from all users (${data.whole.value.toFixed(3)}) by more than chance.`;
   const order = [...real].sort((a, b) => b.value - a.value);
   const [best, worst] = [order[0], order[order.length - 1]];
-  const of = { history: (name) => html`users with <b>${name}</b> events`, popularity: (name) => html`items with <b>${name}</b> training events`, category: (name) => html`<b>${name}</b>` }[data.by];
+  const of = { history: (name) => html`users with <b class="together">${name}</b> events`, popularity: (name) => html`items with <b class="together">${name}</b> training events`, category: (name) => html`<b>${name}</b>` }[data.by];
   const say = (each) => html`${of(each.name)} (${each.value.toFixed(3)})`;
   const parts = [best.value > data.whole.value && html`best for ${say(best)}`, worst.value < data.whole.value && html`worst for ${say(worst)}`].filter(Boolean);
   return html`On ${data.metric} the model is ${parts.map((each, i) => html`${i > 0 && ", "}${each}`)}; on the whole ${data.whole.value.toFixed(3)}.${" "}

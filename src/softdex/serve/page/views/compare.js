@@ -51,7 +51,7 @@ function View() {
       </div>
       <div class="buttons"><${Pick} label="With" value=${name} /></div>
     </header>
-    <${Controls} />
+    <${Controls} columns=${false} />
     ${nobody && html`<${Empty}>Find a user above.<//>`}
     ${(one.error ?? two.error ?? theirs.error) && html`<${Wrong} error=${one.error ?? two.error ?? theirs.error} />`}
     ${mine.body && one.data && two.data && html`<${Lists} lists=${lists} names=${[model.name, name]} rows=${rows} held=${held} />`}

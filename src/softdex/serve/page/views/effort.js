@@ -45,9 +45,9 @@ function Body({ data, k }) {
   const curve = all.slice(0, -1);
   const mark = (each, text, style, more = {}) => ({ text, style, ...more, each });
   const marks = [
-    mark(data.exact, `exact, ${ms(data.exact.ms)} ms`, "s0"),
+    mark(data.exact, `exact, ${ms(data.exact.ms)} ms`, now.effort === null ? "s1" : "s0"),
     ...(data.serves && present >= 0 ? [mark(all[present], present === at ? "present setting" : "present", "s3", { below: true })] : []),
-    ...(present === at && data.serves ? [] : [mark(now, now.name, "s1", { below: true })]),
+    ...((present === at && data.serves) || now.effort === null ? [] : [mark(now, now.name, "s1", { below: true })]),
   ];
   const high = Math.max(...all.map((each) => each.ms));
   return html`

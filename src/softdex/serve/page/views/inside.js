@@ -3,8 +3,8 @@
 import { go } from "../address.js";
 import { useAsk } from "../api.js";
 import { clean, useAsked, useRows } from "../asked.js";
-import { share, short, useWidth } from "../charts.js";
-import { Answer, Empty, count, title, useApp } from "../parts.js";
+import { share, short, useTurned, useWidth } from "../charts.js";
+import { Answer, Empty, Spots, count, counted, title, useApp } from "../parts.js";
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact-standalone.js";
 import { Choices, useCutoff } from "../with.js";
 
@@ -98,7 +98,7 @@ function Node({ node, x, room, lit, over, pick }) {
 
 // the cells of a multi-index ----------------------------------------------------------------------
 
-const SHOW = { mass: "law of the index", softmax: "softmax", cells: "number of items" };
+const SHOW = { mass: "proposal of the index", softmax: "softmax", cells: "number of items" };
 
 function Cells({ data, asked, k }) {
   const { place, model, facts } = useApp();
@@ -107,13 +107,12 @@ function Cells({ data, asked, k }) {
   const rows = useRows(keys.slice(0, 300), model.name);
   const [over, hover] = useState(null);
   const name = (key) => title(rows.get(String(key)) ?? { item: key }, facts);
-  const looked = data.opened.reduce((sum, each) => sum + each, 0);
   const total = data.cells.reduce((sum, each) => sum + each, 0);
   const inside = (of) => of.reduce((sum, each, i) => sum + (data.cells[i] ? each * (data.opened[i] / data.cells[i]) : 0), 0);
   const put = (change) => go(place.link(change), { replace: true });
   return html`
     <p>${data.serves ? `${model.name} serves from this index. ` : `${model.name} scores every item; this index over its vectors could serve it. `}
-      The search looks at <b>${count(looked)} of ${count(total)} items</b> (${share(looked / total)}), in the coloured cells. They hold <b>${share(inside(data.softmax))}</b> of this user's softmax.</p>
+      The search looks at <b>${count(data.looked)} of ${count(total)} items</b> (${share(data.looked / total)}), in the coloured cells. They hold <b>${share(inside(data.softmax))}</b> of this user's softmax.</p>
     <div class="with"><${Choices} label="Colour" word="show" of=${Object.entries(SHOW)} chosen=${what} />
       <label>Items looked at <select value=${place.get("effort") || ""} onChange=${(event) => put({ effort: event.target.value || null })}>
         <option value="">${data.serves ? "as it serves" : "for 95 % of the exact list"}</option>
@@ -123,30 +122,21 @@ function Cells({ data, asked, k }) {
       <${Heat} data=${data} what=${what} hover=${hover} over=${over} />
       <div>
         <p class="read" aria-live="polite">${over === null ? html`<span class="soft">Coloured cells are looked at, grey ones are not; the stronger, the more is in them. Numbers are the list, rings the history. Point at a cell, or choose an item.</span>`
-          : html`<b>${share(data.mass[over])}</b> of the law, <b>${share(data.softmax[over])}</b> of the softmax, <b>${counted(data.cells[over])}</b>${data.opened[over] ? ", looked at" : ", not looked at"}`}</p>
-        <h2>List</h2>
-        <ol class="small spots">${data.listed.map(([key, cell]) => html`<li key=${String(key)}><button type="button" class="plain" onFocus=${() => hover(cell)} onMouseEnter=${() => hover(cell)} onMouseLeave=${() => hover(null)}><span class="cut">${name(key)}</span></button></li>`)}</ol>
+          : html`<b>${share(data.mass[over])}</b> of the proposal, <b>${share(data.softmax[over])}</b> of the softmax, <b>${counted(data.cells[over], "items")}</b>${data.opened[over] ? ", looked at" : ", not looked at"}`}</p>
+        <${Spots} items=${data.listed} name=${name} hover=${hover} pick=${(item) => go(place.link({ item, walk: null }, "similar"))} />
       </div>
     </div>`;
 }
 
-const counted = (n) => `${count(n)} ${n === 1 ? "item" : "items"}`;
 const efforts = (total, k) => Array.from({ length: 40 }, (_, i) => k * 2 ** i).filter((each) => each < total);
 
 /** The cells on a canvas, with the list and the history over it. */
 function Heat({ data, what, over, hover }) {
   const [box, width] = useWidth();
   const canvas = useRef(null);
-  const [theme, turn] = useState(0);
+  const theme = useTurned();
   const size = Math.max(0, Math.min(width, 620));
   const { side } = data;
-  useEffect(() => {
-    const again = () => turn((n) => n + 1);
-    const dark = matchMedia("(prefers-color-scheme: dark)");
-    addEventListener("softdex-theme", again);
-    dark.addEventListener("change", again);
-    return () => { removeEventListener("softdex-theme", again); dark.removeEventListener("change", again); };
-  }, []);
   useEffect(() => {
     if (!canvas.current || !size) return;
     const sharp = devicePixelRatio || 1;

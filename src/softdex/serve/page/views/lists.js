@@ -7,7 +7,7 @@ import { Code } from "../code.js";
 import { Controls } from "../controls.js";
 import { useKey } from "../head.js";
 import { still } from "../files.js";
-import { History } from "../history.js";
+import { History, More } from "../history.js";
 import {
   Answer,
   Bar,
@@ -29,8 +29,9 @@ import {
   useShown,
   words,
 } from "../parts.js";
-import { html, useMemo } from "../vendor/htm-preact-standalone.js";
+import { html, useMemo, useState } from "../vendor/htm-preact-standalone.js";
 
+const FIRST = 20; // items of what was held out that are shown before one asks for more
 const KINDS = {
   random: ["r", "Random", "A user at random"],
   hard: ["h", "Hard", "One of the users with the worst lists, and the most events"],
@@ -148,7 +149,7 @@ function List({ data, rows, asked, why }) {
   if (!items.length) return html`<${Empty}>No item is left under these filters.<//>`;
   return html` ${data.fallback && html`<p class="note">The user has no events: these are the most popular items.</p>`}
     ${data.live === false && html`<p class="note">The model keeps one vector per user: live events are excluded from the list, but do not change its order.</p>`}
-    ${sampling && html`<p class="note">Drawn at temperature ${number(sampling.temperature)} with seed ${sampling.seed}, from ${sampling.from}.</p>`}
+    ${sampling && html`<p class="note">Drawn at temperature ${number(sampling.temperature)} with seed ${sampling.seed}, from ${sampling.from === "all" ? "all items" : sampling.from}.</p>`}
     <table class="wide ranked">
       <${Heads} shown=${shown} label=${sampling ? "p in the list" : "Score"} />
       <tbody>
@@ -178,7 +179,7 @@ function List({ data, rows, asked, why }) {
                     shown=${place.all("columns")}
                   />
                 </button>
-                ${held.has(key) && html`<span class="chip good">held out</span>`}
+                ${held.has(key) && html`<span class="chip good"><span aria-hidden="true">✓</span><span class="long">held out</span></span>`}
               </td>
               ${shown.map((name) => html`<td key=${name} class=${kindOf(name)}><span class="cut">${words(cells(item)[name])}</span></td>`)}
               ${!narrow && html`<td class="soft">${row ? count(row.events) : ""}</td>`}
@@ -239,6 +240,7 @@ function Because({ of, rows, item }) {
 /** What was held out of the user and is not in the list, with its rank. */
 function Missed({ asked, items, rows, why }) {
   const { place, model, facts } = useApp();
+  const [all, show] = useState(false);
   const chosen = place.get("why");
   const listed = new Set(items.map((each) => String(each.item)));
   const targets = asked.study.targets.slice(0, 500);
@@ -259,7 +261,7 @@ function Missed({ asked, items, rows, why }) {
     ${
       missed.length > 0 &&
       html`<ol class="rows">
-        ${missed.map((each) => {
+        ${(all ? missed : missed.slice(0, FIRST)).map((each) => {
           const key = String(each.item);
           const open = key === chosen;
           return html`<li key=${key} class=${open ? "open" : ""}>
@@ -277,6 +279,7 @@ function Missed({ asked, items, rows, why }) {
         })}
       </ol>`
     }
+    ${missed.length > FIRST && html`<${More} all=${all} of=${missed.length} show=${show} />`}
   </section>`;
 }
 

@@ -4,8 +4,9 @@ import { go } from "../address.js";
 import { useAsk } from "../api.js";
 import { clean, useAsked, useRows } from "../asked.js";
 import { Lines, power, share, short } from "../charts.js";
-import { Answer, Bar, Empty, Item, count, counted, number, percent, useApp } from "../parts.js";
-import { html, useEffect, useState } from "../vendor/htm-preact-standalone.js";
+import { Answer, Bar, Empty, Item, count, counted, fixed, number, percent, useApp } from "../parts.js";
+import { Temperature } from "../temperature.js";
+import { html } from "../vendor/htm-preact-standalone.js";
 
 const NAMES = {
   uniform: ["uniform", "every item alike"],
@@ -60,7 +61,7 @@ function Body({ data, who }) {
   return html`
     <p>The softmax of this user is as wide as <b>${count(Math.round(data.perplexity))}</b> equally likely items of ${count(data.items)}.
       ${own ? html` This model is trained on draws from <b>${say(own.name)}</b>: 100 of them are worth <b>${number(100 * own.effective)}</b> draws from the softmax itself` : html` The nearest proposal is <b>${say(best.name)}</b>: 100 of its draws are worth <b>${number(100 * best.effective)}</b> from the softmax itself`}${own && best !== own ? html`; ${say(best.name)} would give ${number(100 * best.effective)}.` : "."}</p>
-    ${data.scales && html`<${Temperature} data=${data} />`}
+    ${data.scales && html`<${Scale} data=${data} />`}
     <div class="charts">
       <${Lines} title="Probability per item" height=${290} series=${series.map((each) => ({ ...each, points: at.map((x, i) => [x, each.values[i]]) }))}
         x=${{ label: "rank by the softmax", log: true, say: short, from: 1, to: data.items }} y=${{ label: "probability of an item", log: true, say: power, exact: power, from: low }} sayX=${rank}>
@@ -73,21 +74,15 @@ function Body({ data, who }) {
     <${Draws} key=${chosen.name} who=${who} chosen=${chosen} />`;
 }
 
-/** Divides the scores, in steps of a quarter of a power of two. */
-function Temperature({ data }) {
+/** The temperature of the softmax, and where it is from. */
+function Scale({ data }) {
   const { place } = useApp();
-  const shown = data.temperature;
-  const base = data.default;
   const put = (value) => go(place.link({ temperature: value }), { replace: true });
-  const [held, hold] = useState(null);
-  useEffect(() => hold(null), [shown]);
-  const power2 = held ?? Math.round(4 * Math.log2(shown / base)) / 4;
   return html`<div class="with">
-    <label for="temperature">Temperature</label>
-    <input id="temperature" type="range" min="-4" max="4" step="0.25" value=${power2} aria-valuetext=${number(base * 2 ** power2)}
-      onInput=${(event) => hold(Number(event.target.value))} onChange=${(event) => put(Number(event.target.value) ? (base * 2 ** Number(event.target.value)).toPrecision(3) : null)} />
-    <output for="temperature"><b>${number(base * 2 ** power2)}</b>${power2 === 0 && !data.fitted ? " as the model" : ""}</output>
-    ${data.fitted && html`<span class="soft">its scores were not trained as a softmax; at ${number(base)} what was held out is likeliest</span>`}
+    <${Temperature} value=${data.temperature} base=${data.default} put=${put} />
+    <span class="soft">${data.fitted
+      ? `The scores were not trained as a softmax: at ${number(data.default)} what was held out is likeliest.`
+      : `The model's is ${number(data.default)}.`}</span>
     ${place.get("temperature") && html`<a href=${place.link({ temperature: null })}>reset</a>`}
   </div>`;
 }
@@ -101,10 +96,10 @@ function Proposals({ data, chosen }) {
       <caption>KL(q ‖ p): 0 if the proposal is the softmax. Effective draws: how many draws from the softmax itself ${count(n)} weighted draws are worth</caption>
       <thead><tr><th scope="col" class="words">Proposal</th><th scope="col">KL, nats</th><th scope="col">Effective draws of ${count(n)}</th></tr></thead>
       <tbody>${data.proposals.map((each) => html`<tr key=${each.name} class=${each.name === chosen.name ? "chosen" : ""}>
-        <td class="words"><a class=${`pick ${STYLE[each.name] ?? "s6"}`} href=${place.link({ from: each.name })} aria-current=${each.name === chosen.name ? "true" : null}><i class="key"></i>${say(each.name)}</a>
+        <td class="words half"><a class=${`pick ${STYLE[each.name] ?? "s6"}`} href=${place.link({ from: each.name })} aria-current=${each.name === chosen.name ? "true" : null}><i class="key"></i>${say(each.name)}</a>
           ${each.own && html` <span class="chip on">trains this model</span>`}<span class="soft small what">${(NAMES[each.name] ?? ["", ""])[1]}</span></td>
         <td><span class="value">${each.kl.toFixed(3)}<span class="roomy"><${Bar} share=${each.kl / most} kind="quiet" label="" /></span></span></td>
-        <td><span class="value">${number(n * each.effective)} <span class="soft">(${share(each.effective)})</span><${Bar} share=${each.effective} kind="good" label="" /></span></td>
+        <td><span class="value">${number(n * each.effective)} <span class="soft roomy">(${share(each.effective)})</span><${Bar} share=${each.effective} kind="good" label="" /></span></td>
       </tr>`)}</tbody>
     </table></div>`;
 }
@@ -134,13 +129,13 @@ function Draws({ who, chosen }) {
         <thead><tr><th scope="col" class="words">Item</th><th scope="col">log q</th><th scope="col">log p</th><th scope="col">Weight</th></tr></thead>
         <tbody>${drawn.map((each, i) => html`<tr key=${i}>
           <td class="words"><a class="plainlink" href=${place.link({ item: each.item, walk: null }, "similar")}><${Item} row=${rows.get(String(each.item)) ?? each} facts=${facts} /></a></td>
-          <td>${each.log_q.toFixed(2)}</td><td>${each.log_p.toFixed(2)}</td>
+          <td>${fixed(each.log_q, 2)}</td><td>${fixed(each.log_p, 2)}</td>
           <td><span class="value">${percent(each.weight, 1)}<span class="roomy"><${Bar} share=${each.weight / most} label="" /></span></span></td></tr>`)}</tbody>
       </table></div>
       <${Lines} title="What the draws say of the softmax" height=${260}
         x=${{ label: "draws", log: true, say: short, from: 1, to: data.n }} y=${{ label: "log-normaliser, nats", say: (v) => v.toFixed(1), exact: (v) => v.toFixed(3) }}
         series=${[{ name: "all items", style: "s0", dash: true, points: data.estimates.map(([i]) => [i, data.normaliser]) }, { name: "estimate", style: "s1", points: data.estimates }]}>
-        log of the sum of exp(score) over all items, and its estimate from the first draws, each divided by its q. The sooner it settles on the dashed line, the better the proposal.<//>
+        Log of the sum of exp(score) over all items, and its estimate from the first draws, each divided by its q. The sooner it settles on the dashed line, the better the proposal.<//>
     </div>`}`;
 }
 

@@ -121,7 +121,7 @@ function View() {
       ${`The last ${(KEPT * EVERY) / 60000} minutes, a look every ${EVERY / 1000} seconds. `}
       <a href="metrics">All counters</a> · <a href="docs">endpoints</a>
     </p>
-    <div class="cards narrow">
+    <div class="cards meters">
       ${shown.map(
         ([label, value, name]) =>
           html`<figure key=${name} class="card meter">
@@ -139,7 +139,10 @@ function View() {
 }
 
 function Models({ models, rows }) {
-  const of = (name, model) => sum(rows, name, (labels) => labels.model === model);
+  const lately = (name, model, say) => {
+    const found = sum(rows, name, (labels) => labels.model === model);
+    return found ? say(found) : "–"; // nothing was served
+  };
   const reloads = (model) =>
     rows.filter((each) => each.name === "softdex_reloads_total" && each.labels.model === model);
   const columns = [
@@ -158,15 +161,15 @@ function Models({ models, rows }) {
     { name: "capacity", label: "Lists/s", number: true, cell: (row) => number(row.capacity) },
     {
       name: "coverage",
-      label: "Coverage lately",
+      label: "Coverage",
       number: true,
-      cell: (row) => percent(of("softdex_served_coverage", row.name), 1),
+      cell: (row) => lately("softdex_served_coverage", row.name, (x) => percent(x, 1)),
     },
     {
       name: "popularity",
-      label: "Popularity lately",
+      label: "Popularity",
       number: true,
-      cell: (row) => of("softdex_served_popularity", row.name).toFixed(2),
+      cell: (row) => lately("softdex_served_popularity", row.name, (x) => x.toFixed(2)),
     },
     {
       name: "reloads",
@@ -187,7 +190,7 @@ function Models({ models, rows }) {
   return html`<${Table}
     columns=${columns}
     rows=${models}
-    caption="Models that are served"
+    caption="Of the lists served lately: coverage, and mean popularity; 1 is the most popular item"
     rowKey=${(row) => row.name}
   />`;
 }
@@ -217,7 +220,7 @@ function Endpoints({ rows }) {
       name: "name",
       label: "Endpoint",
       sort: true,
-      cell: (row) => html`<span class="mono">${row.name}</span>`,
+      cell: (row) => html`<span class="mono together">${row.name}</span>`,
     },
     {
       name: "requests",

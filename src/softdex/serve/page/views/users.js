@@ -66,8 +66,8 @@ function View() {
     ${
       !still &&
       metrics.length > 0 &&
-      html`<p>
-        <label class="soft"
+      html`<div class="with">
+        <label
           >Metric
           <select
             value=${metric}
@@ -76,10 +76,10 @@ function View() {
             ${metrics.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
           </select></label
         >
-        <span class="soft">
+        <span>
           ${result.data && html`mean <b>${result.data.metrics[metric]?.value.toFixed(4)}</b> ± ${result.data.metrics[metric]?.error?.toFixed(4)} over ${counted(result.data.users, "users")}`}</span
         >
-      </p>`
+      </div>`
     }
     <${Answer} of=${found} rows=${10}>
       ${(data) => (data.rows.length ? html`<div class="slim"><${Table} columns=${columns} rows=${data.rows} rowKey=${(row) => String(row.user)} /></div>` : html`<${Empty}>No user.<//>`)}
