@@ -184,7 +184,7 @@ export function Lines({ title, series, marks = [], x, y, height, children, pick,
     ${children}<//>`;
 }
 
-const sound = (x, y) => ([a, b]) => Number.isFinite(a) && Number.isFinite(b) && (!x.log || a > 0) && (!y.log || b > 0);
+const sound = (x, y) => ([a, b]) => Number.isFinite(a) && Number.isFinite(b) && (!x.log || a > 0) && (!y.log || (b > 0 && b >= (y.from ?? 0)));
 
 /** An axis from its lowest to its highest value, with some room above where it is no logarithm. */
 function fitted(axis, values) {
