@@ -43,7 +43,7 @@ function powers(a, b) {
       if (x >= a - 1e-9 && x <= b + 1e-9) found.push(m * 10 ** e);
     }
   }
-  return found;
+  return found.length > 2 ? found : steps(10 ** a, 10 ** b).filter((x) => x > 0);
 }
 
 /** A share in as many digits as it needs. */
