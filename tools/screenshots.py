@@ -198,7 +198,6 @@ def report(browser: Browser, made: sdx.synthetic.World, folder: Path) -> None:
             picture(page.screenshot(), f"report-{screen}")
             if screen == "light":
                 picture(page.locator("#front").screenshot(), "report-front")
-                picture(page.locator("#groups").screenshot(), "report-groups")
 
 
 def search(browser: Browser, folder: Path) -> None:
@@ -206,7 +205,7 @@ def search(browser: Browser, folder: Path) -> None:
     path = folder / "explain.html"
     path.write_text(explain(sdx.load(folder / "dtr"), "u017", k=10), encoding="utf-8")
     with opened(browser, "light", path.as_uri()) as page:
-        picture(page.locator("svg").first.screenshot(), "explain")
+        picture(page.locator("svg.tree").screenshot(), "explain")
 
 
 def main(names: list[str]) -> None:

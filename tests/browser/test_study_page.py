@@ -214,7 +214,8 @@ def test_the_sampler_shows_divergences_and_draws_again(see: Open, asked: Any) ->
         "/v1/study/sampler/draws", who | {"proposal": "imi_popularity", "n": 100, "seed": 2}
     )
     first = page.locator("table.draws tbody tr").first.locator("td").all_inner_texts()
-    assert first[1:3] == [f"{again['draws'][0][name]:.2f}" for name in ("log_q", "log_p")]
+    logs = [f"{again['draws'][0][name]:.2f}" for name in ("log_q", "log_p")]
+    assert first[1:3] == [each.replace("-", "−") for each in logs]
     page.click("a.pick:has-text('uniform')")
     page.wait_for_selector("h2:text-is('Draws from uniform')")
 

@@ -166,6 +166,7 @@ def as_html(card: Card) -> str:
         known["epochs"] = f"{count}, best {best}"
     parts = card.metrics.values()
     shown = [name for part in parts for name in part if name.startswith(("recall@", "ndcg@"))]
-    rows = [[name, *(part.get(name) for part in parts)] for name in dict.fromkeys(shown)]
+    order = sorted(dict.fromkeys(shown), key=lambda name: (name[0], int(name.partition("@")[2])))
+    rows = [[name, *(part.get(name) for part in parts)] for name in order]
     measured = notebook.table(["", *card.metrics], rows) if rows else ""
     return notebook.facts(known) + measured + notebook.notes(card.warnings)

@@ -43,7 +43,7 @@ function powers(a, b) {
       if (x >= a - 1e-9 && x <= b + 1e-9) found.push(m * 10 ** e);
     }
   }
-  return found;
+  return found.length > 2 ? found : steps(10 ** a, 10 ** b).filter((x) => x > 0);
 }
 
 /** A share in as many digits as it needs. */
@@ -184,7 +184,7 @@ export function Lines({ title, series, marks = [], x, y, height, children, pick,
     ${children}<//>`;
 }
 
-const sound = (x, y) => ([a, b]) => Number.isFinite(a) && Number.isFinite(b) && (!x.log || a > 0) && (!y.log || b > 0);
+const sound = (x, y) => ([a, b]) => Number.isFinite(a) && Number.isFinite(b) && (!x.log || a > 0) && (!y.log || (b > 0 && b >= (y.from ?? 0)));
 
 /** An axis from its lowest to its highest value, with some room above where it is no logarithm. */
 function fitted(axis, values) {

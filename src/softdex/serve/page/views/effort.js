@@ -49,12 +49,12 @@ function Body({ data, k }) {
     ...(data.serves && present >= 0 ? [mark(all[present], present === at ? "present setting" : "present", "s3", { below: true })] : []),
     ...((present === at && data.serves) || now.effort === null ? [] : [mark(now, now.name, "s1", { below: true })]),
   ];
-  const high = Math.max(...all.map((each) => each.ms));
+  const times = all.map((each) => each.ms);
   return html`
     <p>${verdict(data, all, present, k, model)}</p>
     <div class="charts">
       <${Lines} title="Index loss: recall of the exact list" height=${270} pick=${(x) => choose(all.findIndex((each) => each.ms === x))}
-        x=${{ label: "milliseconds per list", log: true, say: (x) => (x >= 1 ? String(+x.toPrecision(3)) : String(+x.toPrecision(2))), to: high * 1.15 }}
+        x=${{ label: "milliseconds per list", log: true, say: (x) => (x >= 1 ? String(+x.toPrecision(3)) : String(+x.toPrecision(2))), from: Math.min(...times) / 1.1, to: Math.max(...times) * 1.15 }}
         y=${{ label: `recall@${k} of the exact list`, from: Math.min(0.5, ...all.map((each) => each.recall)) < 0.5 ? 0 : 0.5, to: 1.06, ticks: [0, 0.2, 0.4, 0.6, 0.8, 1], say: (v) => percent(v), exact: (v) => percent(v, 1) }}
         series=${[{ name: data.index === "tree" ? "beam search" : "multi-index", style: "s1", dots: true, points: curve.map((each) => [each.ms, each.recall]) }]}
         marks=${marks.map(({ each, ...rest }) => ({ ...rest, x: each.ms, y: each.recall }))}

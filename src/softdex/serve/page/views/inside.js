@@ -51,7 +51,7 @@ function Beam({ data }) {
   const order = (a, b) => (a.node.kind === "path") - (b.node.kind === "path") || onWay(a.node) - onWay(b.node);
   return html`
     <p>The search scores <b>${count(scored)}</b> of ${count(all)} nodes (${share(scored / all)}) with a beam of ${short(data.effort)}${data.lost.length
-      ? html`, and loses <b>${data.lost.length}</b> items of the exact list: a node above each was cut.` : ", and loses nothing of the exact list."}
+      ? html`, and loses <b>${counted(data.lost.length, "items")}</b> of the exact list, because a node above was cut.` : ", and loses nothing of the exact list."}
       ${data.named && html` A node is named by its most distinctive value of ${data.named}.`}</p>
     <div class="with"><${Steps} items=${data.items} lit=${lit} light=${light} /></div>
     <div ref=${box} class="scroll" tabindex="0" role="region" aria-label="The levels of the search">
@@ -71,7 +71,7 @@ function Beam({ data }) {
     </div>
     <p class="read note-of" aria-live="polite">${over ? over.note.split("\n").map((line, i) => html`<span key=${i}>${line}</span>`) : html`<span class="soft">
       <span class="keys"><span class="s1"><i class="key"></i>leads to the list</span><span class="s0"><i class="key"></i>kept, leads elsewhere</span><span class="s8"><i class="key"></i>would have led to an item that is lost</span></span>${" "}
-      The darker, the better its score within the level. Point at a node for what is below it.</span>`}</p>
+      The stronger the colour, the better its score within the level. Point at a node for what is below it.</span>`}</p>
     ${data.lost.length > 0 && html`<h2>What the beam lost</h2><ul>${data.lost.map((each) => html`<li key=${String(each.item)}><b>${each.title}</b>, ${each.exact}. of the exact list, cut on level ${each.level}</li>`)}</ul>`}`;
 }
 
