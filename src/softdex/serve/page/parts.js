@@ -258,12 +258,13 @@ export function useKinds() {
 export function Heads({ shown, label }) {
   const kindOf = useKinds();
   const narrow = useNarrow();
-  const width = `${Math.min(26, 48 / shown.length)}%`; // an item has at least as much
+  const words = shown.filter((name) => !kindOf(name).includes("number"));
+  const width = `${Math.min(18, 36 / words.length)}%`; // an item has at least as much
   return html`<thead>
     <tr>
       <th scope="col"><span class="hidden">Rank</span></th>
       <th scope="col" class="words">Item</th>
-      ${shown.map((name) => html`<th key=${name} scope="col" class=${kindOf(name)} style=${{ width }}><span class="cut">${name}</span></th>`)}
+      ${shown.map((name) => html`<th key=${name} scope="col" class=${kindOf(name)} style=${words.includes(name) ? { width } : {}}><span class="cut">${name}</span></th>`)}
       ${!narrow && html`<th scope="col" class="events">Events</th>`}
       <th scope="col">${label}</th>
     </tr>

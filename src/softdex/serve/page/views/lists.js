@@ -232,7 +232,7 @@ function Because({ of, rows, item }) {
     </p>
     <p class="soft small">
       Score ${number(of.data.score)}
-      ${exact ? `= ${number(base)} for everybody + the shares${Math.abs(rest) > 1e-6 ? ` + ${number(rest)} between them` : ""}` : `, by ${method}`}.
+      ${exact ? ` = ${number(base)} for everybody + the shares${Math.abs(rest) > 1e-6 ? ` + ${number(rest)} between them` : ""}` : `, by ${method}`}.
     </p>
     ${links}`;
 }
