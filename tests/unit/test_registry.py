@@ -125,6 +125,16 @@ def test_answers_and_headers_name_the_seal_that_answers(served: Registry, file: 
     assert dict(found.headers) == {b"x-model": b"cf", b"x-model-seal": found.short_seal.encode()}
 
 
+def test_reloads_are_told_with_their_result(file: Path) -> None:
+    told: list[tuple[str, str]] = []
+    found = registry_of({"cf": file}, None, lambda *result: told.append(result))
+    found.reload("cf")
+    truncated(file)
+    with pytest.raises(sdx.ArtifactError):
+        found.reload("cf")
+    assert told == [("cf", "ok"), ("cf", "failed")]
+
+
 # bad files ---------------------------------------------------------------------------------------
 
 
@@ -211,6 +221,10 @@ def test_the_reason_of_a_failed_reload_is_in_the_answer_the_list_and_the_metrics
         assert 'softdex_reloads_total{model="cf",result="failed"} 1.0' in text
         assert 'softdex_model_trouble{model="cf"} 1.0' in text
         assert client.get("/v1/recommend/u001").json["seal"] == seal[:16]
+        other_catalogue(file)
+        assert client.post("/v1/models/cf/reload", {}).status == 422
+        assert client.post("/v1/models/cf/reload", {"other_catalogue": True}).status == 200
+        assert client.get("/v1/models").json["models"][0]["trouble"] is None
         client.close()
 
 
@@ -271,6 +285,7 @@ def test_users_go_to_variants_by_stated_shares_and_stay_there(
     again = registry_of(models, {"a": 0.75, "b": 0.25})
     chosen = [first.of(None, f"u{i}").name for i in range(4000)]
     assert chosen == [again.of(None, f"u{i}").name for i in range(4000)]
+    assert "".join(chosen[:16]) == "aaaabbabbaabbaaa"  # in any process, for ever
     assert chosen.count("b") == pytest.approx(1000, abs=110)  # four standard errors
     assert first.of("b", "u1").name == "b"
     assert first.of(None).name == "a"
@@ -337,6 +352,18 @@ def test_a_watched_folder_serves_what_is_new_or_has_changed(
     now = served.of("cf")
     look(served, file.parent, known)  # nothing has changed
     assert served.of("cf") is now is not before
+
+
+def test_a_file_that_comes_while_another_is_loaded_is_served_at_the_next_look(
+    served: Registry, file: Path, other: sdx.Retriever
+) -> None:
+    known = models_in(file.parent)
+    other.save(file)
+    with served._loading:
+        look(served, file.parent, known)
+    assert served.of("cf").model.recipe == "item_cf"
+    look(served, file.parent, known)
+    assert served.of("cf").model.recipe == "popular"
 
 
 def test_a_folder_is_watched_in_the_background(

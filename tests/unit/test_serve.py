@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import io
 import json
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -24,7 +26,9 @@ from softdex.serve.app import Call, Settings
 from softdex.serve.batcher import Batcher
 from softdex.serve.endpoints import ENDPOINTS
 from softdex.serve.http import TURNS, Server
+from softdex.serve.served import of_memory
 from softdex.serve.start import Serving
+from softdex.serve.tokens import Tokens
 
 ARROW = "application/vnd.apache.arrow.stream"
 READ, ADMIN = "read-token-0123456789", "admin-token-0123456789"
@@ -252,9 +256,13 @@ def test_unknown_keys_of_a_batch_are_counted(client: Client) -> None:
 # the catalogue -----------------------------------------------------------------------------------
 
 
-def test_items_are_found_by_the_start_of_their_key_and_by_text(client: Client) -> None:
+def test_items_are_found_by_the_start_of_their_key_and_by_text(
+    client: Client, model: sdx.Retriever
+) -> None:
     found = client.get("/v1/items?q=i01&limit=3").json["rows"]
     assert [each["item"] for each in found] == ["i010", "i011", "i012"]
+    counts = model.item_counts[model.items.lookup(["i010", "i011", "i012"])]
+    assert [each["events"] for each in found] == counts.tolist()
     category = found[0]["columns"]["category"]
     texts = client.get(f"/v1/items?q={category.upper()}&limit=1000").json["rows"]
     assert {each["columns"]["category"] for each in texts} == {category}
@@ -541,6 +549,16 @@ def test_the_metrics_count_requests_batches_and_lists(client: Client) -> None:
     assert "u001" not in text
 
 
+def test_coverage_and_popularity_are_those_of_the_lists(model: sdx.Retriever) -> None:
+    served, order = of_memory("cf", model), np.argsort(-model.item_counts, kind="stable")
+    assert served.listed() == (0, 0)
+    served.lists.append(order[:1])
+    assert served.listed() == (pytest.approx(1 / len(order)), 1)
+    served.lists.append(order[[0, -1]])
+    at_most = (model.item_counts <= model.item_counts[order[-1]]).mean()
+    assert served.listed() == pytest.approx((2 / len(order), (2 + at_most) / 3))
+
+
 def test_pages_load_nothing_from_elsewhere(client: Client) -> None:
     for path in ("/docs", "/"):
         found = client.get(path)
@@ -577,6 +595,22 @@ def test_tokens_say_who_may_ask_and_who_may_reload(model: sdx.Retriever, tmp_pat
         assert client.post(path, {}, Authorization=f"Bearer {READ}").status == 403
         assert client.post(path, {}, Authorization=f"Bearer {ADMIN}").status == 422  # of memory
         client.close()
+
+
+def test_every_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared, compare = list[bytes](), hmac.compare_digest
+
+    def count(known: bytes, given: bytes) -> bool:
+        compared.append(known)
+        return compare(known, given)
+
+    monkeypatch.setattr(hmac, "compare_digest", count)
+    tokens = Tokens([f"read {READ}", f"admin {ADMIN}", f"read {ADMIN}"], "here")
+    for token, role in ((READ, "read"), (ADMIN, "admin"), ("x" * 20, None)):
+        assert tokens.role(b"Bearer " + token.encode()) == role
+        assert len({len(each) for each in compared}) == 1
+        assert len(compared) == 3
+        compared.clear()
 
 
 def test_without_tokens_nobody_may_reload(client: Client) -> None:
