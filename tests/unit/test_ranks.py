@@ -51,9 +51,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dtr": (
         "dtr",
         {"batch_size": 32, "negatives": 3, "max_history": 4, "arity": 2, "beam": 2,
-         "leaves": "random", "rounds": 2, "sampling": "tree", "norm": "batch"},
+         "leaves": "random", "rounds": 2, "sampling": "tree", "norm": "layer"},
+    ),
+    "jtm, batch norm": (
+        "jtm",
+        {"batch_size": 32, "negatives": 3, "max_history": 4, "beam": 2, "leaves": "random",
+         "rounds": 1, "sampling": "uniform", "norm": "batch", "epochs": 1},
     ),
 }  # fmt: skip
+BY_LOSS = ("jtm, batch norm",)  # a bias before a batch norm has no gradient but that of rounding
 FAST = ("ssm", "xir", "fastvae", "sasrec, in-batch", "dtr")
 Found = dict[str, Any]
 
@@ -129,6 +135,7 @@ def called(words: list[str]) -> list[Any]:
     out, err, code = io.StringIO(), io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["softdex", *words])
+        patch.delenv("SOFTDEX_QUIET", raising=False)
         try:
             main()
         except SystemExit as ended:
@@ -198,6 +205,8 @@ def test_a_group_trains_the_model_of_one_process(groups: Any, world: int, name: 
     assert found["ranks"] == world
     assert alone["ranks"] is None
     assert found["loss"] == pytest.approx(alone["loss"], rel=1e-4)
+    if name in BY_LOSS:
+        return
     assert found["metric"] == pytest.approx(alone["metric"], abs=1e-6)
     assert found["lists"] == alone["lists"]
     assert found["valid"] == pytest.approx(alone["valid"], abs=1e-6)
