@@ -37,6 +37,7 @@ __all__ = [
     "is_first",
     "is_launched",
     "joined",
+    "local_size",
     "own_rows",
     "rank",
     "size",
@@ -48,6 +49,11 @@ LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # by torchrun, 
 PATIENCE = datetime.timedelta(hours=4)  # while one rank evaluates or writes; a lost rank is noticed
 LOST = re.compile("connection (closed|reset|refused)|broken pipe|nccl|timed? ?out", re.IGNORECASE)
 ALIGNED = 16  # bytes: where a tensor in a message begins
+
+
+def local_size() -> int:
+    """Number of processes of the group on this machine, as torchrun says; else all of them."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", size())) if is_launched() else size()
 
 
 def edges(rows: int, parts: int | None = None) -> list[int]:

@@ -59,8 +59,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
          "rounds": 1, "sampling": "uniform", "norm": "batch", "epochs": 1},
     ),
 }  # fmt: skip
+SHARDED = ("ssm", "ssm, own draws of the multi-index", "bpr", "bir", "xir", "fastvae")
+CASES |= {f"{n}, sharded": (CASES[n][0], CASES[n][1] | {"shard": True}) for n in SHARDED}
+CASES["ssm, own draws of the multi-index, sharded"][1]["index"] = "imi_uniform"
 BY_LOSS = ("jtm, batch norm",)  # a bias before a batch norm has no gradient but that of rounding
-FAST = ("ssm", "xir", "fastvae", "sasrec, in-batch", "dtr")
+FAST = ("ssm", "xir", "fastvae, sharded", "xir, sharded", "sasrec, in-batch", "dtr")
 Found = dict[str, Any]
 
 
@@ -93,6 +96,7 @@ def trained(name: str, folder: Path | None = None, **given: Any) -> Found:
         "lists": lists,
         "valid": dict(model.card.metrics["valid"]),
         "ranks": training.get("ranks"),
+        "tables": training.get("tables"),
     }
 
 
@@ -203,6 +207,7 @@ def test_a_group_trains_the_model_of_one_process(groups: Any, world: int, name: 
     assert all(rank[name] == ranks[0][name] for rank in ranks)
     found = ranks[0][name]
     assert found["ranks"] == world
+    assert found["tables"] == ("sharded by row" if "sharded" in name else "replicated")
     assert alone["ranks"] is None
     assert found["loss"] == pytest.approx(alone["loss"], rel=1e-4)
     if name in BY_LOSS:

@@ -158,6 +158,7 @@ class Run:
         measure: Measure | None = None,
         checkpointer: Checkpointer | None = None,
         quiet: bool = False,
+        spread: bool = False,
     ) -> None:
         self.schedule, self.measure, self.checkpointer = job.schedule, measure, checkpointer
         self.name, self.quiet = name, quiet
@@ -174,6 +175,9 @@ class Run:
             self.trainer.load(found.state)
             self.best = found.best
             say(f"resuming at epoch {self.progress.epoch + 1}, step {self.progress.step}")
+        self.is_spread = spread and group.size() > 1
+        if self.is_spread:
+            self._spread()
 
     def is_over(self) -> bool:
         """Whether the epochs or the patience are used up."""
@@ -211,6 +215,9 @@ class Run:
         """Restore the best epoch, in evaluation mode."""
         if self.best is not None:
             self.trainer.load(self.best)
+        if self.is_spread:
+            trainer: Any = self.trainer
+            trainer.gather()
         self.parts.eval()
         return Outcome(self.progress.best_epoch, self.progress.history, self.cut)
 
@@ -222,9 +229,20 @@ class Run:
             return [False] * len(wishes)
         return [bool(wish) for wish in group.all_reduce_max(torch.tensor(wishes).int()).tolist()]
 
+    def _spread(self) -> None:
+        """Let each rank hold a part of what is trained."""
+        trainer: Any = self.trainer
+        trainer.spread()
+        self.best = None if self.best is None else trainer.own(self.best)
+
     def _keep(self) -> None:
-        if self.checkpointer is not None:
-            self.checkpointer.save(vars(self.progress), self.trainer.state(), self.best)
+        if self.checkpointer is None:
+            return
+        state, best = self.trainer.state(), self.best
+        if self.is_spread:
+            trainer: Any = self.trainer
+            state, best = trainer.whole(state), None if best is None else trainer.whole(best)
+        self.checkpointer.save(vars(self.progress), state, best)
 
     @within_memory("training")
     def _epoch(self, asked_to_stop: Callable[[], bool], meter: Meter) -> dict[str, Any]:
@@ -260,11 +278,13 @@ class Run:
                 "extreme options (a lower lr, if there is one)."
             )
         record: dict[str, Any] = {"epoch": progress.epoch + 1, "loss": round(loss, 6)}
-        metric = float(progress.epoch) if self.measure is None else self.measure()
-        if self.measure is not None:
-            record["metric"] = round(metric, 6)
-        if self.probe is not None:
-            record |= self.probe()
+        trainer: Any = self.trainer
+        with trainer.gathered() if self.is_spread else nullcontext():
+            metric = float(progress.epoch) if self.measure is None else self.measure()
+            if self.measure is not None:
+                record["metric"] = round(metric, 6)
+            if self.probe is not None:
+                record |= self.probe()
         better = metric > progress.best
         if better:
             progress.best, progress.best_epoch = metric, progress.epoch

@@ -140,13 +140,13 @@ class Imi:
             lambda rows: torch.cat(
                 [
                     self._points(len(part), n, generator)
-                    for part in torch.arange(rows).split(self._rows_at_a_time)
+                    for part in torch.split(torch.arange(rows), self._rows_at_a_time)
                 ],
                 1,
             ),
             dim=1,
         )
-        for part, (point, inside) in zip(parts, points.split(most, 1), strict=True):
+        for part, (point, inside) in zip(parts, torch.split(points, most, 1), strict=True):
             law = self._law(part)
             cdf = law.cells.exp().cumsum(1, dtype=torch.float64)
             cell = torch.searchsorted(cdf, point * cdf[:, -1:], right=True)

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from softdex import group
+from softdex.encode.blocks import counts_of
 from softdex.encode.table import Table, Touched
+from softdex.solve.gradient.rowwise import sorted_by_row, summed
 
 
 def sum_gradients(
@@ -19,6 +21,10 @@ def sum_gradients(
     Lookups are joined in rank order, which is their order in one process; dense gradients travel as
     one vector.
     """
+    for table in tables:
+        if table.edges is not None:
+            send_to_owners(table)
+    tables = [table for table in tables if table.edges is None]
     learned = [p for p in parameters if p.grad is not None]
     whole: list[Tensor] = [p.grad for p in learned if p.grad is not None]
     touched = [table.touched() for table in tables]
@@ -35,10 +41,45 @@ def sum_gradients(
     return summed[-1]
 
 
+def send_to_owners(table: Table, *, everyone: bool = False) -> None:
+    """Let the owners of rows have their gradients, summed on each rank before they are sent.
+
+    Args:
+        table: whose rows are spread over the ranks.
+        everyone: every rank has computed the whole batch, so that each keeps the gradients of its
+            own rows and sends none.
+    """
+    assert table.edges is not None
+    each = [_of_part(known, part, table.weight) for known, part in table.parts]
+    table.parts.clear()
+    start, stop = table.edges[group.rank() : group.rank() + 2]
+    ids = torch.cat([ids for ids, _ in each]) if each else torch.empty(0, dtype=torch.int64)
+    grads = torch.cat([grad for _, grad in each]) if each else table.weight[:0]
+    if everyone:
+        mine = (ids >= start) & (ids < stop)
+        ids, grads = ids[mine], grads[mine]
+    else:
+        ids, order = ids.to(table.device).sort(stable=True)
+        ids, counts = group.exchange_rows(ids, sent := counts_of(ids, table.edges))
+        grads, _ = group.exchange_rows(grads[order], sent, counts)
+    if len(ids):
+        table.put([Touched(ids - start, grads)])
+
+
+def _of_part(known: Tensor, part: Table, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The ids and summed gradients of a lookup."""
+    touched = part.touched()
+    if not any(len(t.ids) for t in touched if t.ids is not None):
+        return known[:0], like[:0]
+    rows, grads = summed(sorted_by_row(touched, len(part)), part.weight)
+    real = rows >= 0
+    return known[rows[real]], grads[real]
+
+
 def _summed(tensors: list[Tensor]) -> list[Tensor]:
     """Sums over the ranks, made in one exchange."""
     flat = torch.cat([t.reshape(-1).float() for t in tensors])
-    parts = group.all_reduce_sum(flat).split([t.numel() for t in tensors])
+    parts = torch.split(group.all_reduce_sum(flat), [t.numel() for t in tensors])
     return [part.view(t.shape).to(t.dtype) for part, t in zip(parts, tensors, strict=True)]
 
 

@@ -161,7 +161,7 @@ class InBatch(nn.Module):
         pools = 2 if self.objective == "xir" else 1
 
         def whole(rows: int) -> Tensor:
-            parts = torch.arange(rows).split(self.block or max(1, rows))
+            parts = torch.split(torch.arange(rows), self.block or max(1, rows))
             each = [
                 torch.stack([row_seeds(len(part), generator) for _ in range(pools)])
                 for part in parts
@@ -259,7 +259,7 @@ class InBatch(nn.Module):
 
 def _split(rows: Rows, size: int) -> list[Rows]:
     pieces = [torch.split(t, size) for t in rows[:4]]
-    seeds = [None] * len(pieces[0]) if rows.seeds is None else rows.seeds.split(size, 1)
+    seeds = [None] * len(pieces[0]) if rows.seeds is None else torch.split(rows.seeds, size, 1)
     return [Rows(*part) for part in zip(*pieces, seeds, strict=True)]
 
 
