@@ -104,7 +104,7 @@ STOPPED = {"epochs": 3, "batch_size": 8}
 
 
 def stopped(folder: Path, rank: int) -> Found:
-    """A run that the second rank is asked to stop at its 20th step; both should."""
+    """A run with sharded tables that the second rank is asked to stop at its 20th step."""
     steps, step = [], Trainer.step
 
     def counted(self: Trainer, at: torch.Tensor) -> None:
@@ -116,7 +116,7 @@ def stopped(folder: Path, rank: int) -> Found:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "step", counted)
         try:
-            trained("ssm", folder, **STOPPED)
+            trained("ssm", folder, shard=True, **STOPPED)
         except KeyboardInterrupt:
             return {"steps": len(steps)}
     return {}

@@ -47,6 +47,14 @@ def fit(
     force: Annotated[
         bool, typer.Option("--force", help="Replace a model in the run folder.")
     ] = False,
+    shard: Annotated[
+        bool | None,
+        typer.Option(
+            "--shard/--no-shard",
+            help="With torchrun: whether each process holds a block of the rows of the tables, or "
+            "all of them; by default as memory demands.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a recipe on a log; write a run folder with config, metrics and model."""
@@ -63,6 +71,7 @@ def fit(
         config = out / CONFIG
     plan = plan_of(log, config)
     given = {"refit": refit or None, "max_memory": log.max_memory, "start": start, "tune": tune}
+    given["shard"] = shard
     plan.setdefault("train", {}).update({n: v for n, v in given.items() if v is not None})
     if recipe:
         plan["recipe"] = recipe
