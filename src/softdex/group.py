@@ -275,7 +275,7 @@ def joined(device: str = "auto") -> Iterator[None]:
     _take_device(device)
     on_gpu = device != "cpu" and torch.cuda.is_available()
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=PATIENCE)
+        _meet(dist, "cpu:gloo,cuda:nccl" if on_gpu else "gloo")
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise SoftdexError(
@@ -299,6 +299,18 @@ def joined(device: str = "auto") -> Iterator[None]:
 
 
 # inside ------------------------------------------------------------------------------------------
+
+
+def _meet(dist: Any, backend: str) -> None:
+    """Start the group. After a restart on one machine the store still knows the ranks that are
+    gone, so each start has a place of its own in it."""
+    started = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":  # machines count their own restarts
+        dist.init_process_group(backend, timeout=PATIENCE)
+        return
+    store, number, world = next(dist.rendezvous("env://"))
+    place = dist.PrefixStore(f"softdex/{started}", store)
+    dist.init_process_group(backend, store=place, rank=number, world_size=world, timeout=PATIENCE)
 
 
 def _running() -> Any:

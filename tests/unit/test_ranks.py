@@ -254,7 +254,7 @@ def torchrun(folder: Path, out: str, *words: str) -> subprocess.Popen[str]:
     fit += [word for option in options for word in ("-o", option)]
     return subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", *ranks, *fit, *words],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "SOFTDEX_QUIET": ""},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

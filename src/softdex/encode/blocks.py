@@ -38,7 +38,7 @@ def sent_to_first(block: Tensor) -> Tensor:
 def distinct(ids: Tensor) -> tuple[Tensor, Tensor]:
     """Return the distinct ids (U,) in order, and the place of each id among them; -1 stays -1."""
     real = ids >= 0
-    found = ids[real].unique()
+    found = torch.unique(ids[real])
     return found, torch.where(real, torch.searchsorted(found, ids), -1)
 
 
