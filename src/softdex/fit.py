@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from softdex import group
 from softdex.data.expect import expect, expect_log
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
@@ -40,6 +41,7 @@ def fit(
     resume: bool = False,
     max_memory: int | str | None = None,
     max_seconds: float | str | None = None,
+    shard: bool | None = None,
     quiet: bool = False,
     verbose: bool = False,
     **given: Any,
@@ -58,6 +60,8 @@ def fit(
         max_memory: bytes (or "4GB"); a training that needs more is refused before it starts.
         max_seconds: seconds (or "10m") after which a recipe that trains in epochs stops; the best
             epoch is kept.
+        shard: in a group of processes, whether each holds a block of the rows of the tables, or all
+            of them; None decides by memory.
         quiet, verbose: print warnings only, or every epoch too.
         given: options of the recipe; `softdex recipes NAME` lists them.
 
@@ -89,7 +93,7 @@ def fit(
     place, began = None if folder is None else Path(folder), time.monotonic()
     model = train_once(
         recipe, chosen, train, valid, start=start, folder=place, resume=resume, max_memory=limit,
-        until=until,
+        until=until, shard=shard,
     )  # fmt: skip
     if model.card.training is None:
         say(f"{name}: trained in {time.monotonic() - began:.1f} s")
@@ -98,10 +102,11 @@ def fit(
             f"fit: {name} is found in one step with these options: no start= and no refit=."
         )
     if valid is not None:
-        model.card = model.card.measured("valid", model.evaluate(valid))
+        metrics = dict(model.evaluate(valid)) if group.is_first() else None
+        model.card = model.card.measured("valid", group.broadcast_json(metrics))
     if not refit or valid is None:
         return model
-    return refitted(recipe, chosen, train, valid, model, start=start, max_memory=limit)
+    return refitted(recipe, chosen, train, valid, model, start=start, max_memory=limit, shard=shard)
 
 
 def train_once(
@@ -115,6 +120,7 @@ def train_once(
     resume: bool = False,
     max_memory: int | None = None,
     until: float = math.inf,
+    shard: bool | None = None,
 ) -> Retriever:
     """Train a recipe with all its options; the arguments are those of `fit` and of `learn`."""
     made, origins = make_job(recipe, train, chosen)
@@ -128,7 +134,7 @@ def train_once(
     else:
         model = learn(
             name, chosen, made, train, valid=valid, start=start, folder=folder, resume=resume,
-            max_memory=max_memory, until=until,
+            max_memory=max_memory, until=until, shard=shard,
         )  # fmt: skip
     model.card = model.card.started_from(origins)
     return model

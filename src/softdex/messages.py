@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 from softdex import screen
 from softdex.compiled import FALLBACK
 from softdex.errors import SoftdexError
+from softdex.ranks import is_first
 
 METRIC = "ndcg@20"
 """Measured on validation after each epoch: early stopping, `sdx.tune` and the logs go by it."""
@@ -31,8 +32,11 @@ P = ParamSpec("P")
 
 
 def say(line: str, level: int = logging.INFO, *, quiet: bool = False) -> None:
-    """Log a line; print it on standard error where logging is not set up."""
-    if quiet or (is_quiet() and level < max(logging.WARNING, LEAST.get())):
+    """Log a line; print it on standard error where logging is not set up.
+
+    Of several processes that train together, the first one speaks.
+    """
+    if quiet or not is_first() or (is_quiet() and level < max(logging.WARNING, LEAST.get())):
         return
     if is_verbose():
         level = max(level, logging.INFO)
@@ -46,7 +50,7 @@ def say(line: str, level: int = logging.INFO, *, quiet: bool = False) -> None:
 
 def is_quiet() -> bool:
     """Whether only warnings are said: `quiet=`, --quiet or SOFTDEX_QUIET."""
-    return LEAST.get() > logging.INFO or bool(os.environ.get("SOFTDEX_QUIET"))
+    return LEAST.get() > logging.INFO or bool(os.environ.get("SOFTDEX_QUIET")) or not is_first()
 
 
 def is_verbose() -> bool:

@@ -28,7 +28,13 @@ SECTIONS: dict[str, dict[str, Any] | None] = {
     "data": {n: k for n, k in kinds(read).items() if n != "quiet"} | PREPARE | PATHS,
     "split": None,
     "options": None,
-    "train": {"refit": bool, "max_memory": int | str | None, "start": str | None, "tune": int},
+    "train": {
+        "refit": bool,
+        "max_memory": int | str | None,
+        "start": str | None,
+        "tune": int,
+        "shard": bool,
+    },
     "evaluate": EVALUATE,
 }
 Plan = dict[str, Any]

@@ -13,9 +13,10 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor, multiprocessing
 
+from softdex import group
 from softdex.distributed import gathered
 from softdex.encode.table import Table
-from softdex.errors import ShapeError
+from softdex.errors import ShapeError, SoftdexError
 from softdex.objective.sampled import MASKED_SCORE, sampled_softmax
 
 USERS, ITEMS, DIM, ROWS = 6, 7, 5, 10
@@ -106,6 +107,31 @@ def nothing() -> Found:
     return {"joined": joined.detach(), "leaf": _grad(leaf)}
 
 
+def collectives(rank: int) -> Found:
+    """What every rank gets of tensors, rows, bytes and values that differ between the ranks."""
+    mine = torch.arange(6.0).view(3, 2)[: 1 + 2 * rank] + 10 * rank
+    came, counts = group.exchange_rows(mine, [1, 0] if rank == 0 else [1, 2])
+    known, _ = group.exchange_rows(mine, [1, 0] if rank == 0 else [1, 2], counts)
+    assert torch.equal(known, came)
+    assert group.broadcast_bytes(b"" if rank == 0 else None) == b""
+    assert group.broadcast_bytes(b"ab" if rank == 1 else None, source=1) == b"ab"
+    assert group.broadcast_json({"epoch": [1, None, "é"]} if rank == 0 else 5) == {
+        "epoch": [1, None, "é"]
+    }
+    with group.joined():  # a group that is there already is used, and not closed
+        group.barrier()
+    assert (group.rank(), group.size(), group.is_first()) == (rank, 2, rank == 0)
+    assert group.own_rows(5) == (slice(0, 2) if rank == 0 else slice(2, 5))
+    return {
+        "sum": group.all_reduce_sum(torch.tensor([1.0, rank])),
+        "max": group.all_reduce_max(torch.tensor([3 - rank, rank])),
+        "rows": group.gather_rows(mine),
+        "exchanged": came,
+        "counts": torch.tensor(counts),
+        "copied": group.broadcast(torch.tensor([7.0 + rank]), source=1),
+    }
+
+
 def start_group(folder: Path, rank: int, world: int) -> None:
     dist.init_process_group(
         "gloo",
@@ -121,7 +147,7 @@ def work(rank: int, folder: Path) -> None:
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     start_group(folder, rank, 2)
-    found = {"odd": odd(rank), "nothing": nothing()}
+    found = {"odd": odd(rank), "nothing": nothing(), "group": collectives(rank)}
     for name, cut in CUTS.items():
         rows = slice(cut) if rank == 0 else slice(cut, None)
         found[name] = learned(rows, equal=name == "promised")
@@ -194,6 +220,48 @@ def test_a_rank_need_not_use_all_it_gathered(ranks: list[dict[str, Found]]) -> N
 def test_no_rows_anywhere_are_no_rows(ranks: list[dict[str, Found]]) -> None:
     for rank in (found["nothing"] for found in ranks):
         assert rank["joined"].shape == rank["leaf"].shape == (0, DIM)
+
+
+def test_collectives_bring_what_every_rank_gave(ranks: list[dict[str, Found]]) -> None:
+    rows = [[0, 1], [10, 11], [12, 13], [14, 15]]
+    for number, found in enumerate(rank["group"] for rank in ranks):
+        assert found["sum"].tolist() == [2, 1]
+        assert found["max"].tolist() == [3, 1]
+        assert found["rows"].tolist() == rows
+        assert found["exchanged"].tolist() == (rows[:2] if number == 0 else rows[2:])
+        assert found["counts"].tolist() == ([1, 1] if number == 0 else [0, 2])
+        assert found["copied"].tolist() == [8]
+
+
+def test_alone_every_collective_returns_what_it_was_given() -> None:
+    given = torch.arange(4.0).view(2, 2)
+    whole = group.all_reduce_sum, group.all_reduce_max, group.gather_rows, group.broadcast
+    assert all(each(given) is given for each in whole)
+    assert group.exchange_rows(given, [2]) == (given, [2])
+    assert group.stacked(given).shape == (1, 2, 2)
+    assert group.broadcast_bytes(b"ab") == b"ab"
+    assert group.broadcast_json([1]) == [1]
+    assert (group.rank(), group.size(), group.is_first()) == (0, 1, True)
+    assert group.own_rows(3) == slice(0, 3)
+    with group.joined():
+        assert group.size() == 1
+
+
+def test_blocks_of_ranks_cover_all_rows_and_differ_by_one_at_most() -> None:
+    assert group.edges(10, 4) == [0, 2, 5, 7, 10]
+    assert group.edges(2, 4) == [0, 0, 1, 1, 2]
+
+
+def test_an_environment_that_is_not_whole_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "1", "RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with (
+        pytest.raises(SoftdexError, match="MASTER_ADDR, MASTER_PORT is not set"),
+        group.joined(),
+    ):
+        pass
 
 
 def test_outside_a_process_group_tensors_come_back_as_they_are() -> None:

@@ -47,12 +47,21 @@ def fit(
     force: Annotated[
         bool, typer.Option("--force", help="Replace a model in the run folder.")
     ] = False,
+    shard: Annotated[
+        bool | None,
+        typer.Option(
+            "--shard/--no-shard",
+            help="With torchrun: whether each process holds a block of the rows of the tables, or "
+            "all of them; by default as memory demands.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a recipe on a log; write a run folder with config, metrics and model."""
     from softdex.cli import run  # loads torch, which completion need not
     from softdex.cli.output import print_json
     from softdex.cli.plan import plan_of
+    from softdex.group import joined, was_restarted
     from softdex.plan import CONFIG
 
     config = log.config
@@ -62,19 +71,24 @@ def fit(
         config = out / CONFIG
     plan = plan_of(log, config)
     given = {"refit": refit or None, "max_memory": log.max_memory, "start": start, "tune": tune}
+    given["shard"] = shard
     plan.setdefault("train", {}).update({n: v for n, v in given.items() if v is not None})
     if recipe:
         plan["recipe"] = recipe
-    elif "recipe" not in plan:
-        plan["recipe"] = listing().default
-        say(
-            f"recipe: {plan['recipe']}, quick and good untuned; --recipe chooses another, "
-            "`softdex recipes` lists them"
-        )
     if out:
         plan["out"] = str(out)
     plan.setdefault("options", {}).update(pairs(option, "--option"))
-    _, result, folder = run.fit(plan, force=force, resume=resume)
+    device = str(plan["options"].get("device", "auto"))
+    with joined(device):
+        if "recipe" not in plan:
+            plan["recipe"] = listing().default
+            say(
+                f"recipe: {plan['recipe']}, quick and good untuned; --recipe chooses another, "
+                "`softdex recipes` lists them"
+            )
+        _, result, folder = run.fit(plan, force=force, resume=resume or was_restarted())
+    if result is None:  # another rank has it
+        return
     if as_json:
         print_json({**run.summary(plan["recipe"], result), "out": str(folder)})
         return

@@ -1,5 +1,5 @@
 """Train across processes."""
 
-from softdex.distributed.gathered import Gathered, gathered
+from softdex.gathered import Gathered, gathered
 
 __all__ = ["Gathered", "gathered"]

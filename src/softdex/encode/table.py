@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, normalize
 
 from softdex.data.ragged import Ragged
+from softdex.encode import blocks
 from softdex.encode.contract import Vectors
 from softdex.encode.learned import Learned, Lookup
 from softdex.encode.terms import Terms, as_double
@@ -29,7 +30,7 @@ class Touched(NamedTuple):
     Attributes:
         ids: rows (M,), -1 for no row; None: `grad` covers all rows.
         grad: gradients (R, D).
-        source: row of `grad` per lookup (M,); None: M = R, in order.
+        source: row of `grad` per lookup (M,); None: M = R, in order. Each row has as many lookups.
         weight: per lookup (M,); None: 1.
         pull: per lookup (M,); None: 0.
     """
@@ -47,6 +48,11 @@ class Table(nn.Module):
 
     The table is a buffer, not a parameter: autograd sees only the looked-up rows, never a gradient
     of the table's size. `RowAdam` (solve/gradient/rowwise.py) collects them with `touched`.
+
+    Attributes:
+        weight: the vectors; after `spread` those of this rank's block.
+        edges: where the blocks of the ranks begin and end; None: this rank has all rows.
+        parts: after `spread`, the distinct ids of each lookup, and the table of their rows.
     """
 
     weight: Tensor
@@ -55,9 +61,11 @@ class Table(nn.Module):
         super().__init__()
         self.register_buffer("weight", weight)
         self._lookups: list[Callable[[], Touched | None]] = []
+        self.edges: list[int] | None = None
+        self.parts: list[tuple[Tensor, Table]] = []
 
     def __len__(self) -> int:
-        return len(self.weight)
+        return len(self.weight) if self.edges is None else self.edges[-1]
 
     @property
     def dim(self) -> int:
@@ -80,6 +88,10 @@ class Table(nn.Module):
 
     def forward(self, ids: Tensor | slice) -> Tensor:
         """Return the rows of these ids, (..., D); -1 gives an arbitrary vector and no update."""
+        if self.edges is not None:
+            assert isinstance(ids, Tensor)
+            part, ids = self._part(ids)
+            return part(ids)
         rows = self.weight[ids]
         if not self._learns or isinstance(ids, slice):
             return rows
@@ -97,6 +109,9 @@ class Table(nn.Module):
 
     def bag(self, ids: Tensor, weight: Tensor) -> Tensor:
         """Return weighted sums of rows (B, D), for ids (B, L), -1 for none, and weights (B, L)."""
+        if self.edges is not None:
+            part, ids = self._part(ids)
+            return part.bag(ids, weight)
         weight = (weight * (ids >= 0)).to(self.weight.dtype)
         sums = _bags(self.weight, ids, weight)
         if not self._learns:
@@ -114,6 +129,9 @@ class Table(nn.Module):
         Training stores nothing of size (B, N, D): the gradient of a row is a number times the
         query.
         """
+        if self.edges is not None:
+            part, ids = self._part(ids)
+            return part.dots(query, ids)
         if not self._learns:
             return torch.einsum("bd,bnd->bn", query, self.weight[ids])
         leaf = torch.empty(0, requires_grad=True)  # rows learn even if the query does not
@@ -125,15 +143,40 @@ class Table(nn.Module):
         Training stores nothing of size (B, N, D) here either: the gradient of a row's length is a
         number times the row.
         """
+        if self.edges is not None:
+            part, ids = self._part(ids)
+            return part.cosines(query, ids)
         if not self._learns:
             return torch.einsum("bd,bnd->bn", query, normalize(self.weight[ids], dim=-1))
         leaf = torch.empty(0, requires_grad=True)
         return _Cosines.apply(query, leaf, self, ids)  # type: ignore[no-untyped-call]
 
+    def spread(self) -> None:
+        """Keep this rank's block of rows; lookups are collectives from here on."""
+        self.weight, self.edges = blocks.spread(self.weight)
+
+    def gather(self) -> None:
+        """Hold all rows again."""
+        assert self.edges is not None
+        self.weight, self.edges = blocks.gathered_blocks(self.weight, self.edges), None
+
+    def _part(self, ids: Tensor) -> tuple[Table, Tensor]:
+        """Return a table of the distinct rows of a lookup, and the ids as rows of it."""
+        assert self.edges is not None
+        known, place = blocks.distinct(ids)
+        part = Table(blocks.fetched(self.weight, self.edges, known)).train(self.training)
+        if self._learns:
+            self.parts.append((known, part))
+        return part, place
+
     def touched(self) -> list[Touched]:
         """Return the lookups since the last call that have a gradient."""
         seen, self._lookups = self._lookups, []
         return [found for look in seen if (found := look()) is not None]
+
+    def put(self, lookups: list[Touched]) -> None:
+        """Count these as lookups since the last call of `touched`."""
+        self._lookups += [lambda found=found: found for found in lookups]  # type: ignore[misc]
 
     def _remember(self, rows: Tensor, touched: Callable[[Tensor], Touched]) -> None:
         self._lookups.append(lambda: None if rows.grad is None else touched(rows.grad))

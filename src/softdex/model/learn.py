@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from softdex import group
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.encode.features.tower import Tower, tower_in
@@ -37,6 +38,8 @@ from softdex.solve.gradient.trainer import Descent
 from softdex.solve.loop import CLOCKS, Job, Measure, Outcome, Run, Trainer
 
 IN_ROW_ORDER = "the log has no time, so histories were read in the order of its rows"
+REPLICATED, SHARDED = "replicated", "sharded by row"  # every rank holds all vectors, or a block
+EASILY = 0.5  # fraction of the memory of a device that replicated tables may take
 CUTOFF = 20
 MEASURED_USERS = 2000  # of the holdout, after each epoch
 BLOCK = 2**18  # rows that a feature tower makes vectors of at a time
@@ -54,6 +57,7 @@ def learn(
     resume: bool = False,
     max_memory: int | None = None,
     until: float = math.inf,
+    shard: bool | None = None,
 ) -> Retriever:
     """Train a job on a log and return the model of its best epoch.
 
@@ -67,6 +71,8 @@ def learn(
         resume: continue from the checkpoint in `folder`.
         max_memory: bytes; a training that needs more is refused before it starts.
         until: moment of the monotonic clock at which the training stops.
+        shard: whether the ranks of a group share the rows of the tables; None: where each could not
+            hold them easily.
     """
     card = warned(card_of(recipe, options, log), made, log)
     card = card if valid is None else card.chosen_by(valid)
@@ -75,8 +81,15 @@ def learn(
     check_finite(card, made.encoder, made.scorer)
     if start is not None:
         take_over(recipe, made.encoder, made.scorer, log, start)
-    needed, where = made.memory(log), pick_device(made.schedule.device)
-    say(f"training on {where}, about {needed / 1e9:.2f} GB beside the libraries")
+    where = pick_device(made.schedule.device)
+    shard = is_sharded(made, log, where, shard)
+    needed = made.memory(log, group.size()) if shard else made.memory(log)  # type: ignore[call-arg]
+    size = f"about {needed / 1e9:.2f} GB"
+    if group.size() == 1:
+        say(f"training on {where}, {size} beside the libraries")
+    else:
+        held = SHARDED if shard else REPLICATED
+        say(f"training on {group.size()} ranks ({where}), tables {held}, {size} per rank")
     check_memory(options, needed, max_memory)
     checkpointer = None
     if folder is not None:
@@ -89,9 +102,33 @@ def learn(
             "device": where.type,
         }
         checkpointer = Checkpointer(folder, plain(identity), resume=resume)
-    run = begin(card, made, log, valid, checkpointer=checkpointer)
+    run = begin(card, made, log, valid, checkpointer=checkpointer, shard=shard)
     run.advance(made.schedule.epochs, until=until)
     return finish(card, run, log)
+
+
+def is_sharded(
+    made: Job, log: Interactions, device: torch.device, asked: bool | None = None
+) -> bool:
+    """Return whether the ranks of a group share the rows of the tables.
+
+    Args:
+        made: the job.
+        log: the training events.
+        device: of each rank; a processor's memory is shared by the ranks of the machine.
+        asked: what the caller wants; None: by the memory that it takes.
+    """
+    if group.size() == 1 or asked is False:
+        return False
+    can = isinstance(made, Descent) and made.spreads
+    if asked and not can:
+        raise SoftdexError(
+            "fit: shard= spreads tables of which a step reads some rows. This training reads all "
+            "of them, or learns a tree. Leave shard= out."
+        )
+    sharing = 1 if device.type == "cuda" else group.local_size()
+    most = EASILY * memory_of(device) / sharing
+    return can and (bool(asked) or made.memory(log) > most)
 
 
 def begin(
@@ -102,11 +139,12 @@ def begin(
     *,
     checkpointer: Checkpointer | None = None,
     quiet: bool = False,
+    shard: bool = False,
 ) -> Run:
     """Start a run, to be measured on a holdout after each epoch; advance it, then `finish` it."""
     made.encoder.eval()
     made.scorer.eval()
-    run = Run(made, log, name=card.recipe, checkpointer=checkpointer, quiet=quiet)
+    run = Run(made, log, name=card.recipe, checkpointer=checkpointer, quiet=quiet, spread=shard)
     if valid is not None:
         parts = parts_from(made.encoder, made.scorer, run.trainer.searched())
         run.measure = measurer(card.recipe, parts, known_from(log), valid)
@@ -126,9 +164,10 @@ def finish(card: Card, run: Run, log: Interactions) -> Retriever:
     outcome = run.finish()
     encoder, scorer = run.parts
     _zero_untrained(scorer, run.trainer, log.item_counts)
+    held = SHARDED if run.is_spread else REPLICATED
     parts = _materialised(parts_from(encoder, scorer, run.trainer.served()))
     _check(parts, "after training, ")
-    return Retriever(replace(card, training=_record(outcome)), parts, known_from(log))
+    return Retriever(replace(card, training=_record(outcome, held)), parts, known_from(log))
 
 
 def assemble(
@@ -145,7 +184,8 @@ def assemble(
 def measurer(recipe: str, parts: Parts, known: Known, valid: Holdout) -> Measure:
     """Return a function that measures NDCG@20 of the parts as they are when it is called.
 
-    It always asks about the same users of the holdout: all of them, or a sample of 2000.
+    It always asks about the same users of the holdout: all of them, or a sample of 2000, of which
+    each rank asks its part.
     """
     asked = np.flatnonzero(valid.targets.lengths)
     if len(asked) > MEASURED_USERS:
@@ -156,9 +196,15 @@ def measurer(recipe: str, parts: Parts, known: Known, valid: Holdout) -> Measure
     search = searcher(parts.encoder, parts.index, known.seen, by_features=by_features)
     batch = batch_size(parts.encoder, MAX_MEMORY, CUTOFF)
 
+    shared = group.size() > 1 and len(sample) >= group.size()
+    mine = sample.take(np.arange(len(sample))[group.own_rows(len(sample))]) if shared else sample
+
     def measure() -> float:
-        result = evaluate(search, sample, item_counts=known.item_counts, k=CUTOFF, batch=batch)
-        return result[METRIC]
+        result = evaluate(search, mine, item_counts=known.item_counts, k=CUTOFF, batch=batch)
+        if not shared:
+            return result[METRIC]
+        values = group.gather_rows(torch.from_numpy(result.per_user[METRIC])).numpy()
+        return float(values.mean(dtype=np.float64))
 
     return measure
 
@@ -231,8 +277,10 @@ def _table(made: Tower | Learned) -> Table:
         return Table(torch.cat(blocks)).eval()
 
 
-def _record(outcome: Outcome) -> dict[str, Any]:
+def _record(outcome: Outcome, tables: str) -> dict[str, Any]:
     """Return the record of a run for the card, without times: equal runs write equal files."""
     history = [{n: v for n, v in r.items() if n not in CLOCKS} for r in outcome.history]
     record = {"best_epoch": outcome.best_epoch + 1, "history": history}
+    if group.size() > 1:
+        record |= {"ranks": group.size(), "tables": tables}
     return {**record, "cut": True} if outcome.cut else record

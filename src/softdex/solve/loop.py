@@ -13,8 +13,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
+from softdex import group
 from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
 from softdex.index.contract import Index
@@ -25,6 +27,7 @@ from softdex.solve.checkpoint import Checkpointer
 
 Measure = Callable[[], float]
 Probe = Callable[[], dict[str, float]]
+ASKED = 16  # steps between two moments at which ranks agree to stop or to write a checkpoint
 CLOCKS = ("seconds", "trained")  # of a record: all seconds since the call, those of training alone
 
 
@@ -155,6 +158,7 @@ class Run:
         measure: Measure | None = None,
         checkpointer: Checkpointer | None = None,
         quiet: bool = False,
+        spread: bool = False,
     ) -> None:
         self.schedule, self.measure, self.checkpointer = job.schedule, measure, checkpointer
         self.name, self.quiet = name, quiet
@@ -163,11 +167,17 @@ class Run:
         self.parts = nn.ModuleList([job.encoder, job.scorer])
         self.probe = job.probe(log, self.trainer)
         self.progress, self.best = Progress(), None
+        self.steps = 0
+        if group.size() > 1:  # what is not the same everywhere, such as sums on a GPU, becomes so
+            self.trainer.load(group.broadcast_tensors(self.trainer.state()))
         if checkpointer is not None and (found := checkpointer.load()) is not None:
             self.progress = Progress(**found.progress)
             self.trainer.load(found.state)
             self.best = found.best
             say(f"resuming at epoch {self.progress.epoch + 1}, step {self.progress.step}")
+        self.is_spread = spread and group.size() > 1
+        if self.is_spread:
+            self._spread()
 
     def is_over(self) -> bool:
         """Whether the epochs or the patience are used up."""
@@ -198,19 +208,41 @@ class Run:
                 record["seconds"] = round(time.perf_counter() - began, 3)
                 self._keep()
                 meter.epoch(record)
-                if asked_to_stop():
+                if self._agree(asked_to_stop(), always=True)[0]:
                     raise KeyboardInterrupt
 
     def finish(self) -> Outcome:
         """Restore the best epoch, in evaluation mode."""
         if self.best is not None:
             self.trainer.load(self.best)
+        if self.is_spread:
+            trainer: Any = self.trainer
+            trainer.gather()
         self.parts.eval()
         return Outcome(self.progress.best_epoch, self.progress.history, self.cut)
 
+    def _agree(self, *wishes: bool, always: bool = False) -> list[bool]:
+        """What some rank wishes, every rank does; they ask each other at every 16th step."""
+        if group.size() == 1:
+            return list(wishes)
+        if self.steps % ASKED and not always:
+            return [False] * len(wishes)
+        return [bool(wish) for wish in group.all_reduce_max(torch.tensor(wishes).int()).tolist()]
+
+    def _spread(self) -> None:
+        """Let each rank hold a part of what is trained."""
+        trainer: Any = self.trainer
+        trainer.spread()
+        self.best = None if self.best is None else trainer.own(self.best)
+
     def _keep(self) -> None:
-        if self.checkpointer is not None:
-            self.checkpointer.save(vars(self.progress), self.trainer.state(), self.best)
+        if self.checkpointer is None:
+            return
+        state, best = self.trainer.state(), self.best
+        if self.is_spread:
+            trainer: Any = self.trainer
+            state, best = trainer.whole(state), None if best is None else trainer.whole(best)
+        self.checkpointer.save(vars(self.progress), state, best)
 
     @within_memory("training")
     def _epoch(self, asked_to_stop: Callable[[], bool], meter: Meter) -> dict[str, Any]:
@@ -219,13 +251,16 @@ class Run:
 
         def pause() -> None:
             nonlocal saved
-            stop = asked_to_stop()
-            if stop or time.monotonic() - saved > self.schedule.checkpoint_seconds:
+            self.steps += 1
+            now = time.monotonic()
+            due = now - saved > self.schedule.checkpoint_seconds
+            stop, due, over = self._agree(asked_to_stop(), due, now >= self.until)
+            if stop or due:
                 self._keep()
                 saved = time.monotonic()
             if stop:
                 raise KeyboardInterrupt
-            if time.monotonic() >= self.until:
+            if over:
                 raise _TimeIsOver
             if meter.is_due():
                 part, loss = self.trainer.so_far(progress)
@@ -243,11 +278,13 @@ class Run:
                 "extreme options (a lower lr, if there is one)."
             )
         record: dict[str, Any] = {"epoch": progress.epoch + 1, "loss": round(loss, 6)}
-        metric = float(progress.epoch) if self.measure is None else self.measure()
-        if self.measure is not None:
-            record["metric"] = round(metric, 6)
-        if self.probe is not None:
-            record |= self.probe()
+        trainer: Any = self.trainer
+        with trainer.gathered() if self.is_spread else nullcontext():
+            metric = float(progress.epoch) if self.measure is None else self.measure()
+            if self.measure is not None:
+                record["metric"] = round(metric, 6)
+            if self.probe is not None:
+                record |= self.probe()
         better = metric > progress.best
         if better:
             progress.best, progress.best_epoch = metric, progress.epoch

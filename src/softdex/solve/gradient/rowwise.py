@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from softdex.encode import blocks
 from softdex.encode.table import Table, Touched
 from softdex.kernels.dispatch import fused_for
 from softdex.messages import say_if_compiling
@@ -55,7 +56,7 @@ class RowAdam:
         if any(t.ids is None for t in touched):
             self._update_all(dense(touched, self.table.weight))
         elif touched:
-            lookups = sorted_by_row(touched, len(self.table))
+            lookups = sorted_by_row(touched, len(self.table.weight))
             law = *self.betas, self.eps, self.decay
             if self.table.weight.device.type == "cpu":
                 _on_cpu(lookups, self._tables(), (float(self.lr), *law))
@@ -104,6 +105,11 @@ class RowAdam:
         mean = first / -torch.expm1(age * math.log(b1))
         spread = (second / -torch.expm1(age * math.log(b2))).sqrt() + self.eps
         return first, second, -self.lr * (mean / spread + self.decay * weight)
+
+    def spread(self) -> None:
+        """Keep the ages and moments of this rank's block of rows."""
+        for name, tensor in self.state().items():
+            setattr(self, name, blocks.spread(tensor)[0])
 
     def state(self) -> dict[str, Tensor]:
         """Ages and moments."""

@@ -7,7 +7,7 @@ for the device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -15,7 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from softdex import group
 from softdex.data.interactions import Interactions
+from softdex.encode.blocks import sent_to_first
 from softdex.encode.features.tower import towers_in
 from softdex.encode.table import Table, tables_in
 from softdex.errors import DataError
@@ -24,7 +26,9 @@ from softdex.machine import pick_device
 from softdex.messages import say
 from softdex.objective.contract import Loss
 from softdex.objective.softmax import SCORES_AT_A_TIME
+from softdex.share import share_of, sharing
 from softdex.solve.gradient.dense import DenseAdam
+from softdex.solve.gradient.exchange import send_to_owners, sum_gradients
 from softdex.solve.gradient.feed import Feed
 from softdex.solve.gradient.probe import proposal_report
 from softdex.solve.gradient.replay import Replay
@@ -151,9 +155,21 @@ class Descent(NamedTuple):
             trainer.refit()
         return trainer
 
-    def memory(self, log: Interactions) -> int:
+    @property
+    def spreads(self) -> bool:
+        """Whether the tables can be spread over ranks: no step reads all rows."""
+        against = self.parts.negatives
+        reads_all = against.draws == 0 or getattr(against.index, "last", "") == "exact"
+        return not reads_all and self.parts.prepare is None
+
+    def memory(self, log: Interactions, ranks: int = 1) -> int:
         """Bytes: tables, their two moments and the copy of the best epoch; the events and their
-        order; the scores of a batch with their gradients."""
+        order; the scores of a batch with their gradients.
+
+        Args:
+            log: the training events.
+            ranks: over which tables are spread; they are gathered to be measured.
+        """
         feed, negatives = self.parts.feed, self.parts.negatives
         modules = nn.ModuleDict({"encoder": self.encoder, "scorer": self.scorer})
         tables = tables_in(modules)
@@ -177,9 +193,8 @@ class Descent(NamedTuple):
         past += held + batch * draws * int(self.parts.scorer.pair_bytes)
         dim = max(t.dim for t in tables)
         copies = 5 if self.training.per_row else 6
-        return (
-            copies * weights + past + 24 * len(log) + 4 * (cells * batch * draws + 6 * rows * dim)
-        )
+        weights = copies * weights // ranks + (weights if ranks > 1 else 0)
+        return weights + past + 24 * len(log) + 4 * (cells * batch * draws + 6 * rows * dim)
 
     def probe(self, log: Interactions, trainer: Any) -> Probe | None:
         """How good the proposal is; a full softmax has none to report on."""
@@ -230,7 +245,56 @@ class Trainer:
         self.dense = DenseAdam(list(self.modules.parameters()), self.lr, training.decay)
         self.generator = torch.Generator(device).manual_seed(training.seed + 1)
         self.total = torch.zeros((), dtype=torch.float64, device=device)
-        self.replay = Replay(self.generator) if device.type == "cuda" else None
+        self.tables = tables
+        alone = group.size() == 1  # what is captured cannot wait for other ranks
+        self.replay = Replay(self.generator) if device.type == "cuda" and alone else None
+
+    def spread(self) -> None:
+        """Let each rank hold and update a block of the rows of every table."""
+        for optimizer in self.optimizers:
+            optimizer.table.spread()
+            optimizer.spread()
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Let every rank hold the vectors of all items and users, while this lasts."""
+        spread = [table for table in self.tables if table.edges is not None]
+        for table in spread:
+            table.gather()
+        try:
+            yield
+        finally:
+            for table in spread:
+                table.spread()
+
+    def gather(self) -> None:
+        """Let every rank hold all vectors from here on; the training is over."""
+        for table in self.tables:
+            if table.edges is not None:
+                table.gather()
+
+    def whole(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A state with the blocks of all ranks joined, on the first rank."""
+        names = self._spread_names()
+        return {n: sent_to_first(t) if n in names else t for n, t in state.items()}
+
+    def own(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A state of one process with the blocks of this rank."""
+        names = self._spread_names()
+        return {n: t[group.own_rows(len(t))] if n in names else t for n, t in state.items()}
+
+    def _spread_names(self) -> set[str]:
+        """The names of the tensors of which each rank holds a block."""
+        modules = self.modules.named_modules(remove_duplicate=False)
+        names = {
+            f"model.{name}.weight"
+            for name, module in modules
+            if isinstance(module, Table) and module.edges is not None
+        }
+        for i, optimizer in enumerate(self.optimizers):
+            if optimizer.table.edges is not None:
+                names |= {f"optimizer.{i}.{n}" for n in optimizer.state()}
+        return names
 
     def state(self) -> dict[str, Tensor]:
         """Weights, moments, index, generator and the loss summed so far."""
@@ -337,10 +401,28 @@ class Trainer:
 
     def refit(self) -> None:
         """Refit the index to the scorer's present vectors."""
-        copy_into(self.index, self.index.refit(generator=self.generator))
+        with self.gathered():
+            copy_into(self.index, self.index.refit(generator=self.generator))
 
     def step(self, at: Tensor) -> None:
-        """One batch: the rows of the feed with these numbers."""
+        """One batch: the rows of the feed with these numbers, of which each rank computes some."""
+        share = share_of(len(at))
+        with sharing(share):
+            loss = self._backward(at)
+        if share is None:
+            for table in self.tables:
+                if table.edges is not None:
+                    send_to_owners(table, everyone=True)
+        else:
+            loss = sum_gradients(self.tables, self.dense.parameters, loss)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self.dense.step()
+        self.dense.zero_grad()
+        self.total += loss
+
+    def _backward(self, at: Tensor) -> Tensor:
+        """The loss of a batch; its gradients are left where the optimisers find them."""
         for tower in self.towers:
             tower.shuffle(self.generator)
         bf16 = self.training.precision == "bf16"
@@ -353,11 +435,7 @@ class Trainer:
             if penalty is not None:
                 loss = loss + penalty
         loss.backward()  # type: ignore[no-untyped-call]
-        for optimizer in self.optimizers:
-            optimizer.step()
-        self.dense.step()
-        self.dense.zero_grad()
-        self.total += loss.detach()
+        return loss.detach()
 
 
 def _under(head: str, state: dict[str, Tensor]) -> dict[str, Tensor]:

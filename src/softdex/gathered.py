@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from softdex import group
 from softdex.errors import ShapeError
 
 
@@ -51,13 +51,30 @@ def gathered(*tensors: Tensor, equal: bool = False) -> Gathered:
             f"gathered: expected tensors of the same number of rows, got {shapes}. "
             "Gather tensors with other rows in a call of their own."
         )
-    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+    if group.size() == 1:
         return Gathered(tensors, 0)
     rows = len(tensors[0])
-    sizes = [rows] * dist.get_world_size() if equal else _sizes(rows, tensors[0].device)
-    start = sum(sizes[: dist.get_rank()])
+    sizes = [rows] * group.size() if equal else group.sizes_of(rows)
+    start = sum(sizes[: group.rank()])
     joined: tuple[Tensor, ...] = _Join.apply(sizes, start, *tensors)  # type: ignore[no-untyped-call]
     return Gathered(joined, start)
+
+
+def summed(tensor: Tensor) -> Tensor:
+    """Return the sum over all ranks; its gradient is that of the sum of all ranks' losses."""
+    found: Tensor = _Sum.apply(tensor)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return group.all_reduce_sum(tensor.clone(memory_format=torch.contiguous_format))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return group.all_reduce_sum(grads[0].clone(memory_format=torch.contiguous_format))
 
 
 class _Join(torch.autograd.Function):
@@ -66,7 +83,7 @@ class _Join(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, sizes: list[int], start: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.own = slice(start, start + len(tensors[0]))
-        joined = tuple(_join(t, sizes) for t in tensors)
+        joined = tuple(group.gather_rows(t, sizes) for t in tensors)
         learns = ctx.needs_input_grad[2:]
         ctx.mark_non_differentiable(*(t for t, yes in zip(joined, learns, strict=True) if not yes))
         return joined
@@ -75,34 +92,9 @@ class _Join(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         learns = ctx.needs_input_grad[2:]
-        own = (_sum(g)[ctx.own] if yes else None for g, yes in zip(grads, learns, strict=True))
+        sums = (
+            group.all_reduce_sum(g.clone(memory_format=torch.contiguous_format)) if yes else None
+            for g, yes in zip(grads, learns, strict=True)
+        )
+        own = (None if total is None else total[ctx.own] for total in sums)
         return None, None, *own
-
-
-def _sizes(rows: int, device: torch.device) -> list[int]:
-    """The number of rows per rank; costs a small exchange and a wait for the device."""
-    return [int(n) for n in _stacked(torch.tensor(rows, device=device)).tolist()]
-
-
-def _join(tensor: Tensor, sizes: list[int]) -> Tensor:
-    """The rows of all ranks, padded to the longest in transit: collectives need one shape."""
-    most = max(sizes)
-    if min(sizes) == most:
-        return _stacked(tensor).flatten(0, 1)
-    pad = tensor.new_zeros(most - len(tensor), *tensor.shape[1:])
-    parts = _stacked(torch.cat([tensor, pad]))
-    return torch.cat([part[:rows] for part, rows in zip(parts, sizes, strict=True)])
-
-
-def _stacked(tensor: Tensor) -> Tensor:
-    """The tensors of all ranks, of one shape, stacked along a new first dimension."""
-    out = tensor.new_empty(dist.get_world_size(), *tensor.shape)
-    dist.all_gather(list(out), tensor.contiguous())
-    return out
-
-
-def _sum(grad: Tensor) -> Tensor:
-    """The sum over ranks, as a new tensor."""
-    total = grad.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(total)
-    return total
