@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from softdex import group
 from softdex.data.expect import expect, expect_log
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
@@ -98,7 +99,8 @@ def fit(
             f"fit: {name} is found in one step with these options: no start= and no refit=."
         )
     if valid is not None:
-        model.card = model.card.measured("valid", model.evaluate(valid))
+        metrics = dict(model.evaluate(valid)) if group.is_first() else None
+        model.card = model.card.measured("valid", group.broadcast_json(metrics))
     if not refit or valid is None:
         return model
     return refitted(recipe, chosen, train, valid, model, start=start, max_memory=limit)

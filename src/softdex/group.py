@@ -6,9 +6,11 @@ call it equally often and in the same order. Alone, each returns what it was giv
 
 from __future__ import annotations
 
+import datetime
 import json
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,8 +27,10 @@ __all__ = [
     "broadcast",
     "broadcast_bytes",
     "broadcast_json",
+    "broadcast_tensors",
     "edges",
     "exchange_rows",
+    "gather_all",
     "gather_rows",
     "is_first",
     "is_launched",
@@ -38,6 +42,8 @@ __all__ = [
     "stacked",
 ]
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # by torchrun, for every process
+PATIENCE = datetime.timedelta(hours=4)  # while one rank evaluates or writes; a lost rank is noticed
+ALIGNED = 16  # bytes: where a tensor in a message begins
 
 
 def edges(rows: int, parts: int | None = None) -> list[int]:
@@ -113,6 +119,32 @@ def gather_rows(tensor: Tensor, sizes: Sequence[int] | None = None) -> Tensor:
     return torch.cat([part[:rows] for part, rows in zip(parts, sizes, strict=True)])
 
 
+def gather_all(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Return the tensors of every rank, in rank order, sent as one message.
+
+    Args:
+        tensors: as many on all ranks, with the same types; the first dimensions may differ.
+    """
+    if _running() is None:
+        return [list(tensors)]
+    rows = torch.tensor([len(t) for t in tensors])
+    counts = stacked(rows)
+    flat = [t.detach().contiguous().reshape(-1).view(torch.uint8) for t in tensors]
+    fill = flat[0].new_zeros(ALIGNED)
+    parts = [part for t in flat for part in (t, fill[: -len(t) % ALIGNED])]
+    whole = gather_rows(torch.cat(parts), [_bytes(tensors, n) for n in counts.tolist()])
+    found, at = [], 0
+    for lengths in counts.tolist():
+        mine = []
+        for tensor, length in zip(tensors, lengths, strict=True):
+            size = _size(tensor, length)
+            piece = whole[at : at + size].view(tensor.dtype)
+            mine.append(piece.view(length, *tensor.shape[1:]))
+            at += size + -size % ALIGNED
+        found.append(mine)
+    return found
+
+
 def exchange_rows(
     tensor: Tensor, counts: Sequence[int], expected: Sequence[int] | None = None
 ) -> tuple[Tensor, list[int]]:
@@ -171,6 +203,19 @@ def broadcast_json(value: Any, source: int = 0) -> Any:
     return json.loads(broadcast_bytes(given, source))
 
 
+def broadcast_tensors(tensors: Mapping[str, Tensor] | None, source: int = 0) -> dict[str, Tensor]:
+    """Return the named tensors that one rank gives, on every other rank on the CPU."""
+    if _running() is None:
+        return dict(tensors or {})
+    given = dict(tensors or {}) if rank() == source else {}
+    about = [[name, str(t.dtype).partition(".")[2], list(t.shape)] for name, t in given.items()]
+    found = {}
+    for name, dtype, shape in broadcast_json(about, source):
+        empty = torch.empty(shape, dtype=getattr(torch, dtype))
+        found[name] = broadcast(given.get(name, empty), source)
+    return found
+
+
 def barrier() -> None:
     """Wait until every rank is here."""
     sizes_of(0)
@@ -199,7 +244,7 @@ def joined(device: str = "auto") -> Iterator[None]:
     _take_device(device)
     on_gpu = device != "cpu" and torch.cuda.is_available()
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise SoftdexError(
@@ -230,6 +275,17 @@ def _carried(tensor: Tensor) -> Tensor:
     if "gloo" not in backends and not tensor.is_cuda:
         return tensor.cuda()
     return tensor.cpu() if "nccl" not in backends and tensor.is_cuda else tensor
+
+
+def _size(tensor: Tensor, rows: int) -> int:
+    """Bytes of so many rows of a tensor."""
+    return rows * math.prod(tensor.shape[1:]) * tensor.element_size()
+
+
+def _bytes(tensors: Sequence[Tensor], rows: Sequence[int]) -> int:
+    """Bytes of a message of tensors with so many rows each."""
+    sizes = (_size(tensor, count) for tensor, count in zip(tensors, rows, strict=True))
+    return sum(size + -size % ALIGNED for size in sizes)
 
 
 def _take_device(device: str) -> None:

@@ -30,6 +30,7 @@ from softdex.shapes import (
     most_of,
     most_through,
 )
+from softdex.share import draw
 
 
 def at_the_end(states: Tensor, ids: Tensor) -> Tensor:
@@ -180,8 +181,11 @@ class Sequence(nn.Module):
     def _dropped(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         if not self.dropout or generator is None:
             return x
-        kept = torch.rand(x.shape, generator=generator, device=x.device) >= self.dropout
-        return x * kept / (1 - self.dropout)
+        rows, *shape = x.shape
+        chance = draw(
+            rows, lambda rows: torch.rand(rows, *shape, generator=generator, device=x.device)
+        )
+        return x * (chance >= self.dropout) / (1 - self.dropout)
 
 
 @final

@@ -29,7 +29,7 @@ class Touched(NamedTuple):
     Attributes:
         ids: rows (M,), -1 for no row; None: `grad` covers all rows.
         grad: gradients (R, D).
-        source: row of `grad` per lookup (M,); None: M = R, in order.
+        source: row of `grad` per lookup (M,); None: M = R, in order. Each row has as many lookups.
         weight: per lookup (M,); None: 1.
         pull: per lookup (M,); None: 0.
     """
@@ -134,6 +134,10 @@ class Table(nn.Module):
         """Return the lookups since the last call that have a gradient."""
         seen, self._lookups = self._lookups, []
         return [found for look in seen if (found := look()) is not None]
+
+    def put(self, lookups: list[Touched]) -> None:
+        """Count these as lookups since the last call of `touched`."""
+        self._lookups += [lambda found=found: found for found in lookups]  # type: ignore[misc]
 
     def _remember(self, rows: Tensor, touched: Callable[[Tensor], Touched]) -> None:
         self._lookups.append(lambda: None if rows.grad is None else touched(rows.grad))

@@ -24,6 +24,7 @@ from softdex.shapes import (
     most_of,
     most_through,
 )
+from softdex.share import draw
 
 
 @final
@@ -113,10 +114,16 @@ class Vae(nn.Module):
     def learn(self, ids: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return queries (B, D) of padded histories (B, L), and their weighted KL terms (B,)."""
         real, device = ids >= 0, ids.device
-        kept = torch.rand(ids.shape, generator=generator, device=device) >= self.dropout
+        rows, width = ids.shape
+        kept = draw(rows, lambda rows: torch.rand(rows, width, generator=generator, device=device))
         scale = real.sum(1, keepdim=True).clamp(min=1).rsqrt() / (1 - self.dropout)
-        mean, log_variance = self._latent(self.bag.bag(ids, (real & kept) * scale))
-        noise = torch.randn(mean.shape, generator=generator, device=device)
+        mean, log_variance = self._latent(
+            self.bag.bag(ids, (real & (kept >= self.dropout)) * scale)
+        )
+        latent = mean.shape[1]
+        noise = draw(
+            rows, lambda rows: torch.randn(rows, latent, generator=generator, device=device)
+        )
         z = mean + (log_variance / 2).exp() * noise
         self.steps += 1
         beta = self.beta * (self.steps / max(1, self.anneal)).clamp(max=1)

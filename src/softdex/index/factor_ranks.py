@@ -15,6 +15,7 @@ from softdex.index.contract import Draws, edited, reordered
 from softdex.index.flat import exact_search
 from softdex.score.contract import Product
 from softdex.shapes import DOUBLES, FLAGS, FLOATS, INTS, Layout
+from softdex.share import draw
 
 CELLS = 2**24  # numbers that a tile of draws may hold
 TINY = 1e-12  # weight of a factor that does not matter: a query of zeros draws by all of them alike
@@ -90,8 +91,12 @@ class FactorRanks:
                 "FactorRanks.sample: the proposal depends on the query; draws cannot be shared."
             )
         z = self._query(query)
-        shape, device = (2, len(z), n), z.device
-        point = torch.rand(shape, generator=generator, dtype=torch.float64, device=device)
+        device, double = z.device, torch.float64
+        point = draw(
+            len(z),
+            lambda rows: torch.rand(2, rows, n, generator=generator, dtype=double, device=device),
+            dim=1,
+        )
         mass = self._weight(z).double().cumsum(1)
         factor = torch.searchsorted(mass, point[0] * mass[:, -1:], right=True)
         factor = factor.clamp_(max=mass.shape[1] - 1)

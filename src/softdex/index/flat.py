@@ -16,6 +16,7 @@ from softdex.index import methods
 from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, Index, reordered
 from softdex.score.contract import Scorer
 from softdex.shapes import FLAGS, Layout, Sizes, Tensors
+from softdex.share import draw
 
 CELL = 12  # bytes per (query, item) cell while a block is ranked: score, copy, flags
 BLOCK = 96 * 2**20  # larger blocks leave the caches and are no faster
@@ -72,8 +73,10 @@ class Flat:
             )
         mass = torch.stack([s.double().logsumexp(1) for _, s in self.blocks(query)], 1)
         cdf = mass.softmax(1).cumsum(1)
-        point = torch.rand(
-            len(mass), n, generator=generator, dtype=torch.float64, device=cdf.device
+        device, double = cdf.device, torch.float64
+        point = draw(
+            len(mass),
+            lambda rows: torch.rand(rows, n, generator=generator, dtype=double, device=device),
         )
         point = point * cdf[:, -1:]
         block = torch.searchsorted(cdf, point, right=True).clamp_(max=cdf.shape[1] - 1)

@@ -27,6 +27,7 @@ from softdex.shapes import (
     check_made,
     most_of,
 )
+from softdex.share import draw
 
 GATHER = 24  # fetching one item's vector costs about as much as scoring this many in a row
 CELLS = 2**24  # numbers that a tile of draws may hold
@@ -113,8 +114,12 @@ class Kernel:
             )
         z = self.scorer.project(query).float()
         mass = self._masses(z)
-        shape, device = (2, len(z), n), mass.device
-        point = torch.rand(shape, generator=generator, dtype=torch.float64, device=device)
+        device, double = mass.device, torch.float64
+        point = draw(
+            len(z),
+            lambda rows: torch.rand(2, rows, n, generator=generator, dtype=double, device=device),
+            dim=1,
+        )
         block = _pick(mass.cumsum(1), point[0])
         ids, share = torch.empty_like(block), torch.empty_like(point[0])
         for tile in self._tiles(len(z), n, self.block):

@@ -14,6 +14,7 @@ from softdex.index.flat import exact_search
 from softdex.index.imi.books import popularity_weight
 from softdex.score.contract import Scorer
 from softdex.shapes import DOUBLES, FLAGS, LONGS, MOST, Layout, Sizes, Tensors
+from softdex.share import draw
 
 MOST_POWER = 10  # of a count
 
@@ -85,9 +86,13 @@ class Popularity:
         self, query: Any, n: int, *, generator: torch.Generator | None = None, shared: bool = False
     ) -> Draws:
         """Draw (B, N) items, or (N,) if shared, by bisecting the cumulative weights."""
-        shape = (n,) if shared else (self.scorer.num_queries(query), n)
-        device = self._cdf.device
-        point = torch.rand(shape, generator=generator, dtype=torch.float64, device=device)
+
+        def drawn(*shape: int) -> Tensor:
+            device = self._cdf.device
+            return torch.rand(shape, generator=generator, dtype=torch.float64, device=device)
+
+        rows = self.scorer.num_queries(query)
+        point = drawn(n) if shared else draw(rows, lambda rows: drawn(rows, n))
         ids = torch.searchsorted(self._cdf, point * self._cdf[-1], right=True)
         ids = torch.minimum(ids, self._last)
         return Draws(ids, self._logq[ids])

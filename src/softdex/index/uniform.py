@@ -13,6 +13,7 @@ from softdex.index.contract import Draws
 from softdex.index.flat import exact_search
 from softdex.score.contract import Scorer
 from softdex.shapes import FLAGS, Layout
+from softdex.share import draw
 
 
 @final
@@ -34,10 +35,14 @@ class Uniform:
         self, query: Any, n: int, *, generator: torch.Generator | None = None, shared: bool = False
     ) -> Draws:
         """Draw (B, N) items, or (N,) if shared."""
-        shape = (n,) if shared else (self.scorer.num_queries(query), n)
-        device = self._living.device
-        at = torch.randint(len(self._living), shape, generator=generator, device=device)
-        logq = torch.full(shape, -math.log(len(self._living)), device=device)
+        size, device = len(self._living), self._living.device
+
+        def drawn(*shape: int) -> Tensor:
+            return torch.randint(size, shape, generator=generator, device=device)
+
+        rows = self.scorer.num_queries(query)
+        at = drawn(n) if shared else draw(rows, lambda rows: drawn(rows, n))
+        logq = torch.full(at.shape, -math.log(len(self._living)), device=device)
         return Draws(self._living[at], logq)
 
     def log_prob(self, query: Any, ids: Tensor) -> Tensor:

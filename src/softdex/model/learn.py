@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from softdex import group
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.encode.features.tower import Tower, tower_in
@@ -37,6 +38,7 @@ from softdex.solve.gradient.trainer import Descent
 from softdex.solve.loop import CLOCKS, Job, Measure, Outcome, Run, Trainer
 
 IN_ROW_ORDER = "the log has no time, so histories were read in the order of its rows"
+REPLICATED = "replicated"  # every rank holds all vectors
 CUTOFF = 20
 MEASURED_USERS = 2000  # of the holdout, after each epoch
 BLOCK = 2**18  # rows that a feature tower makes vectors of at a time
@@ -76,7 +78,7 @@ def learn(
     if start is not None:
         take_over(recipe, made.encoder, made.scorer, log, start)
     needed, where = made.memory(log), pick_device(made.schedule.device)
-    say(f"training on {where}, about {needed / 1e9:.2f} GB beside the libraries")
+    say(f"training on {spread(where)}, about {needed / 1e9:.2f} GB beside the libraries")
     check_memory(options, needed, max_memory)
     checkpointer = None
     if folder is not None:
@@ -92,6 +94,13 @@ def learn(
     run = begin(card, made, log, valid, checkpointer=checkpointer)
     run.advance(made.schedule.epochs, until=until)
     return finish(card, run, log)
+
+
+def spread(device: torch.device) -> str:
+    """Return where a training happens, in words."""
+    if group.size() == 1:
+        return str(device)
+    return f"{group.size()} ranks ({device}), tables {REPLICATED}, per rank"
 
 
 def begin(
@@ -145,7 +154,8 @@ def assemble(
 def measurer(recipe: str, parts: Parts, known: Known, valid: Holdout) -> Measure:
     """Return a function that measures NDCG@20 of the parts as they are when it is called.
 
-    It always asks about the same users of the holdout: all of them, or a sample of 2000.
+    It always asks about the same users of the holdout: all of them, or a sample of 2000, of which
+    each rank asks its part.
     """
     asked = np.flatnonzero(valid.targets.lengths)
     if len(asked) > MEASURED_USERS:
@@ -156,9 +166,15 @@ def measurer(recipe: str, parts: Parts, known: Known, valid: Holdout) -> Measure
     search = searcher(parts.encoder, parts.index, known.seen, by_features=by_features)
     batch = batch_size(parts.encoder, MAX_MEMORY, CUTOFF)
 
+    shared = group.size() > 1 and len(sample) >= group.size()
+    mine = sample.take(np.arange(len(sample))[group.own_rows(len(sample))]) if shared else sample
+
     def measure() -> float:
-        result = evaluate(search, sample, item_counts=known.item_counts, k=CUTOFF, batch=batch)
-        return result[METRIC]
+        result = evaluate(search, mine, item_counts=known.item_counts, k=CUTOFF, batch=batch)
+        if not shared:
+            return result[METRIC]
+        values = group.gather_rows(torch.from_numpy(result.per_user[METRIC])).numpy()
+        return float(values.mean(dtype=np.float64))
 
     return measure
 
@@ -235,4 +251,6 @@ def _record(outcome: Outcome) -> dict[str, Any]:
     """Return the record of a run for the card, without times: equal runs write equal files."""
     history = [{n: v for n, v in r.items() if n not in CLOCKS} for r in outcome.history]
     record = {"best_epoch": outcome.best_epoch + 1, "history": history}
+    if group.size() > 1:
+        record |= {"ranks": group.size(), "tables": REPLICATED}
     return {**record, "cut": True} if outcome.cut else record

@@ -19,7 +19,12 @@ CORRECTIONS = ("none", "uniform", "proposal")
 
 
 def exclusion_mask(
-    target: Tensor, candidates: Tensor, *, own: str = "drop", hits: str = "drop", offset: int = 0
+    target: Tensor,
+    candidates: Tensor,
+    *,
+    own: str = "drop",
+    hits: str = "drop",
+    offset: int | Tensor = 0,
 ) -> Tensor | None:
     """Which candidates are no negatives of each row: (B, N), or None if all are.
 
@@ -28,14 +33,16 @@ def exclusion_mask(
         candidates: item ids (N,).
         own: the row's own place, candidate b + offset of row b: `drop` or `keep` it as a negative.
         hits: other places that hold the row's target: `drop` or `keep` them.
-        offset: the place of the first row.
+        offset: the place of the first row, or of each row (B,).
     """
     choose("in_batch", "own", own, ("drop", "keep"))
     choose("in_batch", "hits", hits, ("drop", "keep"))
     if own == hits == "keep":
         return None
     place = torch.arange(len(candidates), device=target.device)
-    mine = place == place[offset : offset + len(target), None]
+    if isinstance(offset, int):
+        offset = place[offset : offset + len(target)]
+    mine = place == offset[:, None]
     if hits == "keep":
         return mine
     same = target[:, None] == candidates

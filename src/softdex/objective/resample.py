@@ -14,14 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from softdex import group
 from softdex.kernels.dispatch import fused_for
 from softdex.messages import say_if_compiling
+from softdex.share import draw, present
 
 PAIRS_AT_A_TIME = 2**24  # of a row and a candidate, counted on a GPU
 
 
 def resample_counts(
-    log_weight: Tensor, draws: int, generator: torch.Generator | None = None
+    log_weight: Tensor,
+    draws: int,
+    generator: torch.Generator | None = None,
+    seeds: Tensor | None = None,
 ) -> Tensor:
     """Draw candidates with replacement, and count how often each is drawn.
 
@@ -29,6 +34,7 @@ def resample_counts(
         log_weight: log-weights (B, N), at least one finite per row.
         draws: number of draws per row, M.
         generator: the source of randomness.
+        seeds: of the rows (B,), see `row_seeds`; None draws them. A GPU has none.
 
     Returns:
         counts (B, N), int32; each row sums to M.
@@ -36,13 +42,31 @@ def resample_counts(
     if log_weight.dtype in (torch.bfloat16, torch.float16):
         log_weight = log_weight.float()
     if log_weight.device.type == "cpu":
-        return _compiled(log_weight, draws, generator)
+        seeds = _seeds(len(log_weight), generator) if seeds is None else seeds
+        return _compiled(log_weight, draws, seeds)
+    if present() is not None and generator is not None:
+        generator = _of_this_rank(generator)
     counts = torch.empty_like(log_weight, dtype=torch.int32)
     rows = max(1, PAIRS_AT_A_TIME // max(log_weight.shape[1], draws + 1))
     for part, place in zip(torch.split(log_weight, rows), torch.split(counts, rows), strict=True):
         below = _below(part, draws, generator)
         torch.diff(below, dim=1, prepend=torch.zeros_like(below[:, :1]), out=place)
     return counts
+
+
+def row_seeds(rows: int, generator: torch.Generator | None) -> Tensor:
+    """Draw a seed per row (B,)."""
+    return torch.randint(2**62, (rows,), generator=generator)
+
+
+def _seeds(rows: int, generator: torch.Generator | None) -> Tensor:
+    return draw(rows, lambda rows: row_seeds(rows, generator))
+
+
+def _of_this_rank(generator: torch.Generator) -> torch.Generator:
+    """Return a generator for the rows of this rank; the given one goes on alike on all ranks."""
+    seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
+    return torch.Generator(generator.device).manual_seed(seed + group.rank())
 
 
 def _below(log_weight: Tensor, draws: int, generator: torch.Generator | None) -> Tensor:
@@ -57,10 +81,10 @@ def _below(log_weight: Tensor, draws: int, generator: torch.Generator | None) ->
     return torch.searchsorted(ends[:, :-1].contiguous(), steps, out_int32=True)
 
 
-def _compiled(log_weight: Tensor, draws: int, generator: torch.Generator | None) -> Tensor:
+def _compiled(log_weight: Tensor, draws: int, row_seed: Tensor) -> Tensor:
     weight = log_weight.exp().contiguous()
     size = len(weight)
-    seeds = torch.randint(2**62, (size,), generator=generator).numpy().astype(np.uint64)
+    seeds = row_seed.numpy().astype(np.uint64)
     counts = torch.zeros(weight.shape, dtype=torch.int32)
     say_if_compiling(_count, "draws from a batch")
     threads = max(1, min(torch.get_num_threads(), size))

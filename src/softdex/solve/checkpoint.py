@@ -6,7 +6,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from softdex import group
 from softdex.errors import ArtifactError, SoftdexError
 from softdex.files import locked, write_atomically
 from softdex.messages import say
@@ -32,6 +33,8 @@ class Found(NamedTuple):
 class Checkpointer:
     """Keeps the last checkpoint and the log of one run in a folder.
 
+    Of a group the first rank alone reads and writes; the others hold what it read.
+
     Args:
         folder: holds `checkpoint.safetensors` and `log.jsonl`.
         identity: data and options of the run; only a checkpoint with the same ones is resumed.
@@ -45,6 +48,8 @@ class Checkpointer:
         self, progress: dict[str, Any], state: dict[str, Tensor], best: dict[str, Tensor] | None
     ) -> None:
         """Replace the checkpoint, and write the log up to it."""
+        if not group.is_first():
+            return
         tensors = {f"now.{n}": t.detach().cpu().contiguous() for n, t in state.items()}
         for name, tensor in (best or {}).items():
             tensors[f"best.{name}"] = tensor.detach().cpu().contiguous()
@@ -55,10 +60,19 @@ class Checkpointer:
         write_atomically(self.folder / LOG, lambda file: file.write(lines.encode()))
 
     def load(self) -> Found | None:
-        """The checkpoint to resume from, or None to start afresh."""
-        path = self.folder / FILE
+        """The checkpoint to resume from, or None to start afresh; the same on all ranks."""
         if not self.resume:
             return None
+        mine = self._read() if group.is_first() else None
+        progress = group.broadcast_json(None if mine is None else mine.progress)
+        if progress is None:
+            return None
+        state = group.broadcast_tensors(None if mine is None else mine.state)
+        best = group.broadcast_tensors(None if mine is None else mine.best)
+        return Found(progress, state, best or None)
+
+    def _read(self) -> Found | None:
+        path = self.folder / FILE
         if not path.exists():
             say(f"resume: no checkpoint in {self.folder}, starting afresh")
             return None
@@ -89,7 +103,7 @@ class Checkpointer:
         Yields a function that tells whether a stop was requested. A second signal stops at once. A
         SIGTERM is delivered again at the end, to whatever answers it elsewhere.
         """
-        with locked(self.folder):
+        with locked(self.folder) if group.is_first() else nullcontext():
             if threading.current_thread() is not threading.main_thread():
                 yield lambda: False
                 return

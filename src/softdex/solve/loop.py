@@ -13,8 +13,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
+from softdex import group
 from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
 from softdex.index.contract import Index
@@ -25,6 +27,7 @@ from softdex.solve.checkpoint import Checkpointer
 
 Measure = Callable[[], float]
 Probe = Callable[[], dict[str, float]]
+ASKED = 16  # steps between two moments at which ranks agree to stop or to write a checkpoint
 CLOCKS = ("seconds", "trained")  # of a record: all seconds since the call, those of training alone
 
 
@@ -163,6 +166,9 @@ class Run:
         self.parts = nn.ModuleList([job.encoder, job.scorer])
         self.probe = job.probe(log, self.trainer)
         self.progress, self.best = Progress(), None
+        self.steps = 0
+        if group.size() > 1:  # what is not the same everywhere, such as sums on a GPU, becomes so
+            self.trainer.load(group.broadcast_tensors(self.trainer.state()))
         if checkpointer is not None and (found := checkpointer.load()) is not None:
             self.progress = Progress(**found.progress)
             self.trainer.load(found.state)
@@ -198,7 +204,7 @@ class Run:
                 record["seconds"] = round(time.perf_counter() - began, 3)
                 self._keep()
                 meter.epoch(record)
-                if asked_to_stop():
+                if self._agree(asked_to_stop(), always=True)[0]:
                     raise KeyboardInterrupt
 
     def finish(self) -> Outcome:
@@ -207,6 +213,14 @@ class Run:
             self.trainer.load(self.best)
         self.parts.eval()
         return Outcome(self.progress.best_epoch, self.progress.history, self.cut)
+
+    def _agree(self, *wishes: bool, always: bool = False) -> list[bool]:
+        """What some rank wishes, every rank does; they ask each other at every 16th step."""
+        if group.size() == 1:
+            return list(wishes)
+        if self.steps % ASKED and not always:
+            return [False] * len(wishes)
+        return [bool(wish) for wish in group.all_reduce_max(torch.tensor(wishes).int()).tolist()]
 
     def _keep(self) -> None:
         if self.checkpointer is not None:
@@ -219,13 +233,16 @@ class Run:
 
         def pause() -> None:
             nonlocal saved
-            stop = asked_to_stop()
-            if stop or time.monotonic() - saved > self.schedule.checkpoint_seconds:
+            self.steps += 1
+            now = time.monotonic()
+            due = now - saved > self.schedule.checkpoint_seconds
+            stop, due, over = self._agree(asked_to_stop(), due, now >= self.until)
+            if stop or due:
                 self._keep()
                 saved = time.monotonic()
             if stop:
                 raise KeyboardInterrupt
-            if time.monotonic() >= self.until:
+            if over:
                 raise _TimeIsOver
             if meter.is_due():
                 part, loss = self.trainer.so_far(progress)

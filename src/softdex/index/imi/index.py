@@ -23,6 +23,7 @@ from softdex.index.imi.search import in_blocks
 from softdex.messages import say
 from softdex.score.contract import Product
 from softdex.shapes import DOUBLES, FLAGS, FLOATS, INTS, LONGS, Layout, Sizes, Tensors, moderate
+from softdex.share import draw
 
 if TYPE_CHECKING:
     from softdex.kernels.scan import Lists
@@ -132,13 +133,22 @@ class Imi:
             raise SoftdexError(
                 "Imi.sample: the proposal depends on the query; draws cannot be shared."
             )
-        found = []
-        for part in self._parts(query):
+        parts, found = self._parts(query), []
+        most = max(map(len, parts))
+        points = draw(
+            sum(map(len, parts)),
+            lambda rows: torch.cat(
+                [
+                    self._points(len(part), n, generator)
+                    for part in torch.arange(rows).split(self._rows_at_a_time)
+                ],
+                1,
+            ),
+            dim=1,
+        )
+        for part, (point, inside) in zip(parts, points.split(most, 1), strict=True):
             law = self._law(part)
             cdf = law.cells.exp().cumsum(1, dtype=torch.float64)
-            point, inside = torch.rand(
-                2, len(cdf), n, generator=generator, dtype=torch.float64, device=cdf.device
-            )
             cell = torch.searchsorted(cdf, point * cdf[:, -1:], right=True)
             cell = torch.minimum(cell, self.filled)
             start, end = self.starts[cell], self.starts[cell + 1]
@@ -164,8 +174,17 @@ class Imi:
     def _parts(self, query: Tensor) -> tuple[Tensor, ...]:
         """Return projected queries in blocks of bounded memory."""
         with torch.autocast(query.device.type, enabled=False):
-            widest = max(len(self.logmass), self.num_items if self.last == "exact" else 0)
-            return torch.split(self.scorer.project(query.float()), max(1, BLOCK // widest))
+            return torch.split(self.scorer.project(query.float()), self._rows_at_a_time)
+
+    @property
+    def _rows_at_a_time(self) -> int:
+        widest = max(len(self.logmass), self.num_items if self.last == "exact" else 0)
+        return max(1, BLOCK // widest)
+
+    def _points(self, rows: int, n: int, generator: torch.Generator | None) -> Tensor:
+        """Return uniform numbers (2, B, N): of cells, and of places in them."""
+        shape, device = (2, rows, n), self.words.device
+        return torch.rand(shape, generator=generator, dtype=torch.float64, device=device)
 
     def cell_scores(self, query: Tensor) -> Tensor:
         """Return the scores of all cells, (B, C * C)."""

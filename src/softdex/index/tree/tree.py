@@ -20,6 +20,7 @@ from softdex.errors import DataError, ShapeError
 from softdex.index.contract import MAX_MEMORY, Draws, Filter, Hits, edited, reordered
 from softdex.index.tree.beam import NOWHERE, Allowed, Level, levels, search
 from softdex.shapes import DOUBLES, FLAGS, INTS, LONGS, Layout, Sizes, Tensors
+from softdex.share import draw
 
 
 class NodeScorer(Protocol):
@@ -351,17 +352,26 @@ def _one_of(logp: Tensor, generator: torch.Generator | None) -> Tensor:
     Sums run along the first axis, since a GPU is slow on many short rows along the last.
     """
     cdf = logp.exp().movedim(2, 0).contiguous().cumsum(0)
-    point = torch.rand(cdf.shape[1:], generator=generator, dtype=cdf.dtype, device=cdf.device)
+    rows, n = cdf.shape[1:]
+    point = _points(rows, n, cdf, generator)
     return torch.minimum((cdf <= point * cdf[-1]).sum(0), (cdf < cdf[-1]).sum(0))
 
 
 def _chosen(logp: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
     """Draw columns (B, n) by log-probabilities (B, C)."""
     cdf = logp.exp().cumsum(1)
-    point = torch.rand(len(cdf), n, generator=generator, dtype=cdf.dtype, device=cdf.device)
+    point = _points(len(cdf), n, cdf, generator)
     at = torch.searchsorted(cdf, point * cdf[:, -1:], right=True)
     last = (cdf < cdf[:, -1:]).sum(1, keepdim=True)  # rounding must not reach columns without mass
     return torch.minimum(at, last)
+
+
+def _points(rows: int, n: int, cdf: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Return uniform numbers (B, N) of the type of a distribution."""
+    like, device = cdf.dtype, cdf.device
+    return draw(
+        rows, lambda rows: torch.rand(rows, n, generator=generator, dtype=like, device=device)
+    )
 
 
 def as_tree(index: Any) -> Tree | None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from softdex.data.interactions import Interactions
 from softdex.errors import DataError
+from softdex.share import Share, own, present, take
 from softdex.solve.closed.neighbours import cosine_neighbours
 
 ALIKE = 10  # items that may stand in for a target
@@ -28,6 +29,10 @@ class Batch(NamedTuple):
     users: Tensor
     target: Tensor
     weight: Tensor
+
+    def own(self) -> Batch:
+        """Return the rows of this rank."""
+        return Batch(*map(own, self))
 
 
 class Asked(NamedTuple):
@@ -103,7 +108,7 @@ class Events:
 
     def ask(self, encoder: Any, at: Tensor, generator: torch.Generator) -> Asked:
         """One query per event; an encoder that reads histories leaves the target out."""
-        users, target, weight = self.batch(at, generator)
+        users, target, weight = self.batch(at, generator).own()
         return Asked(encoder(users, leave_out=target), target, weight, users=users)
 
     def extent(self, batch: int, encoder: Any) -> tuple[int, int, int]:
@@ -150,9 +155,10 @@ class Histories:
 
     def ask(self, encoder: Any, at: Tensor, generator: torch.Generator) -> Asked:
         """One query per user: the encoder learns to reconstruct the history it reads."""
-        _, target, weight = self.batch(at, generator)
+        _, target, weight = self.batch(at, generator).own()
         query, penalty = encoder.learn(target, generator)
-        return Asked(query, target, weight, penalty.float().mean() / self.mean)
+        part = len(target) / len(at)
+        return Asked(query, target, weight, penalty.float().mean() / self.mean * part)
 
     def extent(self, batch: int, encoder: Any) -> tuple[int, int, int]:
         """One query per user, with a history of targets."""
@@ -220,15 +226,33 @@ class Sequences:
     ) -> Asked:
         """The queries of sequences (B, L + 1), at random positions with a target if not at all."""
         read = torch.where(sequence[:, 1:] >= 0, sequence[:, :-1], -1)  # has an item behind it
-        query = encoder.learn(read, generator)
+        query = encoder.learn(own(read), generator)
         target, weight = sequence[:, 1:].reshape(-1), weight[:, 1:].reshape(-1)
-        query = query.reshape(len(target), -1)
-        rows = self.rows or self.real(len(sequence))
+        query, width = query.flatten(0, 1), read.shape[1]
+        rows, at = self.rows or self.real(len(sequence)), None
         if rows < len(target):
             chance = torch.rand(len(target), generator=generator, device=target.device)
             at = torch.where(target >= 0, chance, chance - 1).topk(rows).indices
-            query, target, weight = query[at], target[at], weight[at]
-        return Asked(query, target, weight / weight.sum().clamp(min=TINY))
+            target, weight = target[at], weight[at]
+        weight = weight / weight.sum().clamp(min=TINY)
+        place = self._take(at, len(target), width)
+        query = query if place is None else query[place]
+        return Asked(query, own(target), own(weight))
+
+    def _take(self, at: Tensor | None, rows: int, width: int) -> Tensor | None:
+        """Let the positions `at` be the rows of the batch from here on, and return those of this
+        rank among its own positions; None: all."""
+        share = present()
+        if share is None:
+            return at
+        assert isinstance(share.rows, slice)
+        here = slice(share.rows.start * width, share.rows.stop * width)
+        if at is None:
+            take(Share(here, rows))
+            return None
+        mine = ((at >= here.start) & (at < here.stop)).nonzero()[:, 0]
+        take(Share(mine, rows))
+        return at[mine] - here.start
 
     def extent(self, batch: int, encoder: Any) -> tuple[int, int, int]:
         """One query per position, beside what the encoder's layers make of every position."""
@@ -303,7 +327,7 @@ class Windows:
 
     def ask(self, encoder: Any, at: Tensor, generator: torch.Generator) -> Asked:
         """The history itself is the query."""
-        return Asked(*self.batch(at, generator))
+        return Asked(*self.batch(at, generator).own())
 
     def extent(self, batch: int, encoder: Any) -> tuple[int, int, int]:
         """One query and one target per row."""

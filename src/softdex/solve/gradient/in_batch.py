@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from softdex import group
+from softdex.gathered import gathered
 from softdex.index.contract import Index
 from softdex.objective.in_batch import (
     batch_softmax,
@@ -17,9 +19,10 @@ from softdex.objective.in_batch import (
     resampled_softmax,
     resampling_log_weights,
 )
-from softdex.objective.resample import resample_counts
+from softdex.objective.resample import resample_counts, row_seeds
 from softdex.objective.sampled import MASKED_SCORE
 from softdex.objective.stream import Cache, Frequencies
+from softdex.share import draw, present
 
 OBJECTIVES = ("ssl", "ssl_pop", "mns", "g_tower", "bir", "xir")
 RESAMPLED = ("bir", "xir")
@@ -38,12 +41,14 @@ class Candidates(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of a batch: queries (B, D), targets (B,), their scores (B,), place of the first row."""
+    """Rows of a batch: queries (B, D), targets (B,), their scores (B,), their own places among the
+    candidates (B,), and on a CPU the seeds by which each pool is resampled (pools, B)."""
 
     query: Tensor
     target: Tensor
     pos: Tensor
-    start: int
+    place: Tensor
+    seeds: Tensor | None
 
 
 @final
@@ -113,14 +118,11 @@ class InBatch(nn.Module):
         self, index: Index, query: Tensor, target: Tensor, generator: torch.Generator
     ) -> Tensor:
         """Loss (B,) of targets (B,). Padding (-1) has any loss, and is no row's candidate."""
-        size, scorer = len(target), index.scorer
-        ids = self._ids(target, generator)
-        law = self._law(ids, size)
-        others = Candidates(ids, scorer.vectors(ids), scorer.offsets(ids), law, size)
-        query = scorer.project(query)
-        pos = (query * others.vectors[:size]).sum(1)
-        pos = pos if others.offsets is None else pos + others.offsets[:size]
-        rows = Rows(query, target, pos, 0)
+        others, place = self._candidates(index.scorer, target, generator)
+        query = index.scorer.project(query)
+        pos = (query * others.vectors[place]).sum(1)
+        pos = pos if others.offsets is None else pos + others.offsets[place]
+        rows = Rows(query, target, pos, place, self._seeds(target, generator))
         if self.block:
             parts = _split(rows, self.block)
             counts = [self._drawn(part, others, generator) for part in parts]
@@ -132,8 +134,41 @@ class InBatch(nn.Module):
             loss = self._against(rows, others, counts[0], scores)
         if self.objective == "xir":
             total = torch.stack([c.sum(0) for c in counts]).sum(0)
-            self.cache.replace(ids.clamp(min=0), total, generator)
+            total = total if present() is None else group.all_reduce_sum(total)
+            self.cache.replace(others.ids.clamp(min=0), total, generator)
         return loss
+
+    def _candidates(
+        self, scorer: Any, target: Tensor, generator: torch.Generator
+    ) -> tuple[Candidates, Tensor]:
+        """The candidates of the batch of all ranks, and the place of each row of this one."""
+        share, place = present(), torch.arange(len(target), device=target.device)
+        if share is None:
+            size, ids = len(target), self._ids(target, generator)
+            vectors = scorer.vectors(ids)
+        else:
+            place = share.places.to(target.device)
+            (found, targets, places), _ = gathered(scorer.vectors(target), target, place)
+            order = places.argsort()
+            size, ids = share.total, self._ids(targets[order], generator)
+            vectors = torch.cat([found[order], scorer.vectors(ids[size:])])
+        return Candidates(ids, vectors, scorer.offsets(ids), self._law(ids, size), size), place
+
+    def _seeds(self, target: Tensor, generator: torch.Generator) -> Tensor | None:
+        """The seeds of the rows in each pool (pools, B); a GPU has none."""
+        if self.objective not in RESAMPLED or target.is_cuda:
+            return None
+        pools = 2 if self.objective == "xir" else 1
+
+        def whole(rows: int) -> Tensor:
+            parts = torch.arange(rows).split(self.block or max(1, rows))
+            each = [
+                torch.stack([row_seeds(len(part), generator) for _ in range(pools)])
+                for part in parts
+            ]
+            return torch.cat(each, 1)
+
+        return draw(len(target), whole, dim=1)
 
     def _ids(self, target: Tensor, generator: torch.Generator) -> Tensor:
         """The ids of all candidates: the batch's items, then those that join them."""
@@ -187,8 +222,10 @@ class InBatch(nn.Module):
         scores = _scores(rows, others) if scores is None else scores
         out = self._left_out(rows, others)
         counts = torch.empty_like(scores, dtype=torch.int32)
-        for pool, _, draws in self._pools(others):
-            counts[:, pool] = resample_counts(_weight(scores, others, out, pool), draws, generator)
+        for number, (pool, _, draws) in enumerate(self._pools(others)):
+            seeds = None if rows.seeds is None else rows.seeds[number]
+            weight = _weight(scores, others, out, pool)
+            counts[:, pool] = resample_counts(weight, draws, generator, seeds)
         if out is not None:
             counts.masked_fill_(out, 0)
         return counts.mul_((rows.target >= 0).unsqueeze(1)) if self.padded else counts
@@ -199,7 +236,7 @@ class InBatch(nn.Module):
         """Loss (B,) of these rows."""
         scores = _scores(rows, others) if scores is None else scores
         if self.objective not in RESAMPLED:
-            own = others.logp[rows.start : rows.start + len(rows.target)]
+            own = others.logp[rows.place]
             return batch_softmax(rows.pos, scores, self._left_out(rows, others), others.logp, own)
         losses = []
         for pool, share, _ in self._pools(others):
@@ -212,7 +249,7 @@ class InBatch(nn.Module):
 
     def _left_out(self, rows: Rows, others: Candidates) -> Tensor | None:
         out = exclusion_mask(
-            rows.target, others.ids, own=self.own, hits=self.hits, offset=rows.start
+            rows.target, others.ids, own=self.own, hits=self.hits, offset=rows.place
         )
         if not self.padded:
             return out
@@ -221,8 +258,9 @@ class InBatch(nn.Module):
 
 
 def _split(rows: Rows, size: int) -> list[Rows]:
-    parts = zip(*(torch.split(t, size) for t in rows[:3]), strict=True)
-    return [Rows(query, target, pos, i * size) for i, (query, target, pos) in enumerate(parts)]
+    pieces = [torch.split(t, size) for t in rows[:4]]
+    seeds = [None] * len(pieces[0]) if rows.seeds is None else rows.seeds.split(size, 1)
+    return [Rows(*part) for part in zip(*pieces, seeds, strict=True)]
 
 
 def _twice(function: Callable[..., Tensor], *given: Any) -> Tensor:

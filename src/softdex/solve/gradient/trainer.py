@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from softdex import group
 from softdex.data.interactions import Interactions
 from softdex.encode.features.tower import towers_in
 from softdex.encode.table import Table, tables_in
@@ -24,7 +25,9 @@ from softdex.machine import pick_device
 from softdex.messages import say
 from softdex.objective.contract import Loss
 from softdex.objective.softmax import SCORES_AT_A_TIME
+from softdex.share import share_of, sharing
 from softdex.solve.gradient.dense import DenseAdam
+from softdex.solve.gradient.exchange import sum_gradients
 from softdex.solve.gradient.feed import Feed
 from softdex.solve.gradient.probe import proposal_report
 from softdex.solve.gradient.replay import Replay
@@ -230,7 +233,9 @@ class Trainer:
         self.dense = DenseAdam(list(self.modules.parameters()), self.lr, training.decay)
         self.generator = torch.Generator(device).manual_seed(training.seed + 1)
         self.total = torch.zeros((), dtype=torch.float64, device=device)
-        self.replay = Replay(self.generator) if device.type == "cuda" else None
+        self.tables = tables
+        alone = group.size() == 1  # what is captured cannot wait for other ranks
+        self.replay = Replay(self.generator) if device.type == "cuda" and alone else None
 
     def state(self) -> dict[str, Tensor]:
         """Weights, moments, index, generator and the loss summed so far."""
@@ -340,7 +345,20 @@ class Trainer:
         copy_into(self.index, self.index.refit(generator=self.generator))
 
     def step(self, at: Tensor) -> None:
-        """One batch: the rows of the feed with these numbers."""
+        """One batch: the rows of the feed with these numbers, of which each rank computes some."""
+        share = share_of(len(at))
+        with sharing(share):
+            loss = self._backward(at)
+        if share is not None:
+            loss = sum_gradients(self.tables, self.dense.parameters, loss)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self.dense.step()
+        self.dense.zero_grad()
+        self.total += loss
+
+    def _backward(self, at: Tensor) -> Tensor:
+        """The loss of a batch; its gradients are left where the optimisers find them."""
         for tower in self.towers:
             tower.shuffle(self.generator)
         bf16 = self.training.precision == "bf16"
@@ -353,11 +371,7 @@ class Trainer:
             if penalty is not None:
                 loss = loss + penalty
         loss.backward()  # type: ignore[no-untyped-call]
-        for optimizer in self.optimizers:
-            optimizer.step()
-        self.dense.step()
-        self.dense.zero_grad()
-        self.total += loss.detach()
+        return loss.detach()
 
 
 def _under(head: str, state: dict[str, Tensor]) -> dict[str, Tensor]:

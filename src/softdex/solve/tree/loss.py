@@ -14,6 +14,7 @@ from softdex.index.tree.beam import Level
 from softdex.index.tree.tree import Path, Tree
 from softdex.objective.layerwise import level_binary, level_softmax
 from softdex.objective.sampled import sampled_softmax
+from softdex.share import draw
 
 SAMPLINGS = ("tree", "uniform", "siblings", "beam")
 
@@ -77,8 +78,11 @@ class TreeLoss:
         if self.sampling == "siblings":
             nodes = index.children(own.unsqueeze(1) // index.arity)
         else:
-            size, shape = index.sizes[level - 1], (len(own), self.negatives)
-            nodes = torch.randint(size, shape, generator=generator, device=own.device)
+            size, n, device = index.sizes[level - 1], self.negatives, own.device
+            nodes = draw(
+                len(own),
+                lambda rows: torch.randint(size, (rows, n), generator=generator, device=device),
+            )
         logq = torch.full(nodes.shape, -math.log(index.living[level - 1]), device=own.device)
         return Path(Level(nodes, logq), own, logq[:, 0])
 
