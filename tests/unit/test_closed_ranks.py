@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 import socket
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +24,7 @@ from marks import slow
 from softdex import group
 from softdex.recipes.catalogue import make, options
 from softdex.solve.closed import blocks
+from softdex.solve.closed.als import Sweeps
 
 CPU: dict[str, Any] = {"device": "cpu"}
 SWEEPS: dict[str, Any] = {"dim": 6, "epochs": 3, **CPU}
@@ -38,6 +42,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "item_cf": ("item_cf", {}),
     "popular": ("popular", {}),
 }
+TURNED = ("rg2 of one user", "rg2 by its decomposition")  # the sign of a dimension is free
 
 
 class Found(NamedTuple):
@@ -49,21 +54,50 @@ class Found(NamedTuple):
 
 
 def log_of(case: str) -> sdx.Interactions:
-    """A log with weights, some of whose users have no event; or a log of one user."""
+    """A log with weights, some of whose users have no event; or of one user, for one rank."""
     if case.endswith("one user"):
         return sdx.read([("ann", f"i{n}") for n in range(9)], quiet=True)
     log = sdx.synthetic.world(users=50, items=40, seed=1, events=8).interactions()
-    return log.select(log.user > 4)
+    weight = np.random.default_rng(0).integers(1, 4, len(log)).astype(np.float32)
+    return replace(log, weight=weight).select(log.user > 4)
 
 
 def fitted(case: str) -> Found:
     log, (recipe, options) = log_of(case), CASES[case]
+    return found_in(sdx.fit(recipe, log, quiet=True, **options), log)
+
+
+def found_in(model: sdx.Retriever, log: sdx.Interactions) -> Found:
     known = log.users.take(np.flatnonzero(log.user_counts))
-    model = sdx.fit(recipe, log, quiet=True, **options)
     tensors = dict(model.encoder.state_dict()) | dict(model.index.scorer.state_dict())
     lists = model.recommend(known, k=4, exclude_seen=False)
     training = model.card.training or {"history": []}
     return Found(tensors, lists["item"].to_pylist(), training["history"])
+
+
+def stopped(folder: Path, *, asked: bool = True) -> None:
+    """Train until a process is asked to stop: while it solves for the users of the second sweep."""
+    plain, calls = Sweeps.solve_users, 0
+
+    def interrupted(self: Sweeps) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2 and asked:
+            os.kill(os.getpid(), signal.SIGINT)
+        plain(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sweeps, "solve_users", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            long(folder)
+
+
+def long(folder: Path | None = None, *, resume: bool = False) -> Found:
+    """A run with validation and checkpoints."""
+    log = sdx.synthetic.world(users=50, items=40, seed=1, events=8).interactions()
+    train, valid, _ = sdx.split.leave_last(log)
+    model = sdx.fit("rgx", train, valid, folder=folder, resume=resume, quiet=True, **SWEEPS)
+    return found_in(model, train)
 
 
 def work(rank: int, ranks: int, folder: Path) -> None:
@@ -74,33 +108,45 @@ def work(rank: int, ranks: int, folder: Path) -> None:
     wait = timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks, timeout=wait)
     for case in CASES:
-        found = fitted(case)
-        save_file(found.tensors, folder / f"{rank}.{case}.safetensors")
-        (folder / f"{rank}.{case}.json").write_text(json.dumps(found[1:]))
+        keep(fitted(case), folder, rank, case)
+    keep(long(folder / "of one", resume=True), folder, rank, "resumed")
+    stopped(folder / "of ranks", asked=rank == 1)
     dist.destroy_process_group()
 
 
-Trained = list[dict[str, Found]]
+def keep(found: Found, folder: Path, rank: int, name: str) -> None:
+    save_file(found.tensors, folder / f"{rank}.{name}.safetensors")
+    (folder / f"{rank}.{name}.json").write_text(json.dumps(found[1:]))
+
+
+def kept(folder: Path, rank: int, name: str) -> Found:
+    about = json.loads((folder / f"{rank}.{name}.json").read_text())
+    return Found(load_file(folder / f"{rank}.{name}.safetensors"), *about)
+
+
+class Trained(NamedTuple):
+    """What each rank found by name, and where the run of all ranks was stopped."""
+
+    found: list[dict[str, Found]]
+    folder: Path
+
+
 _TRAINED: dict[int, Trained] = {}
 
 
 @pytest.fixture
-def trained(ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trained:
-    """What each rank found; the group is started once."""
+def trained(ranks: int, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The group is started once."""
     if ranks not in _TRAINED:
+        folder = tmp_path_factory.mktemp("ranks")
+        stopped(folder / "of one")  # between users and items
         names = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
-        monkeypatch.setenv("GLOO_SOCKET_IFNAME", names[0])
-        multiprocessing.spawn(work, (ranks, tmp_path), ranks)
-        _TRAINED[ranks] = [
-            {
-                case: Found(
-                    load_file(tmp_path / f"{rank}.{case}.safetensors"),
-                    *json.loads((tmp_path / f"{rank}.{case}.json").read_text()),
-                )
-                for case in CASES
-            }
-            for rank in range(ranks)
-        ]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("GLOO_SOCKET_IFNAME", names[0])
+            multiprocessing.spawn(work, (ranks, folder), ranks)
+        names = [*CASES, "resumed"]
+        found = [{name: kept(folder, rank, name) for name in names} for rank in range(ranks)]
+        _TRAINED[ranks] = Trained(found, folder)
     return _TRAINED[ranks]
 
 
@@ -110,30 +156,40 @@ RANKS = pytest.mark.parametrize("ranks", [2, *slow(4)])
 @RANKS
 @pytest.mark.parametrize("case", CASES)
 def test_the_model_is_that_of_one_process(trained: Trained, case: str) -> None:
-    alone, (first, *others) = fitted(case), [found[case] for found in trained]
-    ours, wanted = comparable(first.tensors, case), comparable(alone.tensors, case)
-    assert ours.keys() == wanted.keys()
-    for name, tensor in wanted.items():
-        allowed = 1e-4 * max(1.0, float(tensor.abs().max()))
-        assert torch.allclose(ours[name], tensor, rtol=0, atol=allowed), name
-    assert first.items == alone.items
-    for record, expected in zip(first.records, alone.records, strict=True):
-        assert record == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    first, *others = [found[case] for found in trained.found]
+    check_same(first, fitted(case), turned=case in TURNED)
     for other in others:
         assert other.items == first.items
         assert other.records == first.records
         assert all(torch.equal(other.tensors[n], t) for n, t in first.tensors.items())
 
 
-def comparable(tensors: dict[str, Tensor], case: str) -> dict[str, Tensor]:
-    """The tensors and the scores; vectors of fewer users than dimensions may be mirrored."""
+@RANKS
+def test_ranks_resume_a_run_of_one_process_and_the_other_way_round(trained: Trained) -> None:
+    whole = long()
+    check_same(trained.found[0]["resumed"], whole)
+    check_same(long(trained.folder / "of ranks", resume=True), whole)
+
+
+def check_same(ours: Found, theirs: Found, *, turned: bool = False) -> None:
+    """Compare vectors (unless they may be turned), scores, lists and records."""
+    found, wanted = (comparable(each.tensors, turned) for each in (ours, theirs))
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        allowed = 1e-4 * max(1.0, float(tensor.abs().max()))
+        assert torch.allclose(found[name], tensor, rtol=0, atol=allowed), name
+    assert ours.items == theirs.items
+    for record, expected in zip(ours.records, theirs.records, strict=True):
+        assert record == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def comparable(tensors: dict[str, Tensor], turned: bool) -> dict[str, Tensor]:
+    """All tensors, and the scores; only these if the vectors are turned."""
     wide = {name: t.double() for name, t in tensors.items()}
     if "vectors.weight" not in wide:
         return wide
-    both = wide["vectors.weight"], wide["items.weight"]
-    if case.endswith("one user"):
-        return {"scores": both[0] @ both[1].T}
-    return {**wide, "scores": both[0] @ both[1].T}
+    scores = {"scores": wide["vectors.weight"] @ wide["items.weight"].T}
+    return scores if turned else wide | scores
 
 
 @RANKS
@@ -152,7 +208,8 @@ def test_the_blocks_of_ranks_have_about_equal_cost(
 
 def test_a_rank_needs_memory_for_its_own_systems_only(monkeypatch: pytest.MonkeyPatch) -> None:
     log = log_of("rg2")
-    jobs = [make(name, log, options(name) | given) for name, given in map(CASES.get, TRAINED)]
+    cases = CASES["rg2"], CASES["rgx by Newton"]
+    jobs = [make(name, log, options(name) | given) for name, given in cases]
     alone = [job.memory(log) for job in jobs]
     monkeypatch.setattr(group, "size", lambda: 4)
     assert all(job.memory(log) < most for job, most in zip(jobs, alone, strict=True))
