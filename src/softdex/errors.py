@@ -32,6 +32,10 @@ class UnknownKey(DataError):
         return f"{self.args[0]} {self._hint()}".rstrip()
 
 
+class ToldElsewhere(SoftdexError):
+    """An error of a group of processes, which the first of them tells."""
+
+
 class ShapeError(SoftdexError):
     """An array has the wrong shape or type."""
 

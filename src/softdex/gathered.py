@@ -60,6 +60,23 @@ def gathered(*tensors: Tensor, equal: bool = False) -> Gathered:
     return Gathered(joined, start)
 
 
+def summed(tensor: Tensor) -> Tensor:
+    """Return the sum over all ranks; its gradient is that of the sum of all ranks' losses."""
+    found: Tensor = _Sum.apply(tensor)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return group.all_reduce_sum(tensor.clone(memory_format=torch.contiguous_format))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return group.all_reduce_sum(grads[0].clone(memory_format=torch.contiguous_format))
+
+
 class _Join(torch.autograd.Function):
     """One autograd node for all tensors, so that collectives run in one order on every rank."""
 

@@ -10,6 +10,7 @@ import datetime
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,10 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softdex.errors import SoftdexError
-from softdex.ranks import initialised, is_first, is_launched, rank, size
+from softdex.errors import SoftdexError, ToldElsewhere
+from softdex.ranks import initialised, is_first, is_launched, rank, size, was_restarted
 
 __all__ = [
+    "agreeing",
     "all_reduce_max",
     "all_reduce_sum",
     "barrier",
@@ -40,9 +42,11 @@ __all__ = [
     "size",
     "sizes_of",
     "stacked",
+    "was_restarted",
 ]
 LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # by torchrun, for every process
 PATIENCE = datetime.timedelta(hours=4)  # while one rank evaluates or writes; a lost rank is noticed
+LOST = re.compile("connection (closed|reset|refused)|broken pipe|nccl|timed? ?out", re.IGNORECASE)
 ALIGNED = 16  # bytes: where a tensor in a message begins
 
 
@@ -222,6 +226,27 @@ def barrier() -> None:
 
 
 @contextmanager
+def agreeing() -> Iterator[None]:
+    """Let an error of one rank in here be an error of all; there is nothing collective inside.
+
+    The first rank tells it; the others raise `ToldElsewhere`.
+    """
+    error = ""
+    try:
+        yield
+    except (SoftdexError, OSError) as found:
+        if _running() is None:
+            raise
+        error = str(found) or type(found).__name__
+    wrong = [number for number, length in enumerate(sizes_of(len(error))) if length]
+    if wrong:
+        text = broadcast_bytes(error.encode(errors="surrogateescape"), wrong[0])
+        told = text.decode(errors="surrogateescape")
+        told = f"rank {wrong[0]}: {told}" if wrong[0] else told
+        raise (SoftdexError if is_first() else ToldElsewhere)(told)
+
+
+@contextmanager
 def joined(device: str = "auto") -> Iterator[None]:
     """Be in the group that torchrun's environment names, while this lasts.
 
@@ -254,6 +279,14 @@ def joined(device: str = "auto") -> Iterator[None]:
         ) from None
     try:
         yield
+    except RuntimeError as error:
+        if not LOST.search(str(error)):
+            raise
+        raise SoftdexError(
+            "group: another rank has ended or cannot be reached; its own message says why. The run "
+            "resumes from its last checkpoint with --resume, or by itself with torchrun "
+            "--max-restarts."
+        ) from None
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

@@ -34,3 +34,8 @@ def is_first() -> bool:
 def is_launched() -> bool:
     """Whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ and "RANK" in os.environ
+
+
+def was_restarted() -> bool:
+    """Whether torchrun started this process again after a rank had failed."""
+    return is_launched() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0

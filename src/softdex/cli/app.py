@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from softdex import __version__
-from softdex.errors import SoftdexError
+from softdex.errors import SoftdexError, ToldElsewhere
 from softdex.messages import volume
 
 COMMANDS = (
@@ -148,6 +148,8 @@ def main() -> None:
     except (SoftdexError, MemoryError, OSError) as error:
         from rich.console import Console  # takes a while
 
+        if isinstance(error, ToldElsewhere):
+            sys.exit(2)
         text = as_flags(str(error)) or type(error).__name__
         Console(stderr=True, highlight=False, soft_wrap=True).print(
             f"error: {text}", style="red", markup=False

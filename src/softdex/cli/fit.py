@@ -53,6 +53,7 @@ def fit(
     from softdex.cli import run  # loads torch, which completion need not
     from softdex.cli.output import print_json
     from softdex.cli.plan import plan_of
+    from softdex.group import joined, was_restarted
     from softdex.plan import CONFIG
 
     config = log.config
@@ -65,16 +66,20 @@ def fit(
     plan.setdefault("train", {}).update({n: v for n, v in given.items() if v is not None})
     if recipe:
         plan["recipe"] = recipe
-    elif "recipe" not in plan:
-        plan["recipe"] = listing().default
-        say(
-            f"recipe: {plan['recipe']}, quick and good untuned; --recipe chooses another, "
-            "`softdex recipes` lists them"
-        )
     if out:
         plan["out"] = str(out)
     plan.setdefault("options", {}).update(pairs(option, "--option"))
-    _, result, folder = run.fit(plan, force=force, resume=resume)
+    device = str(plan["options"].get("device", "auto"))
+    with joined(device):
+        if "recipe" not in plan:
+            plan["recipe"] = listing().default
+            say(
+                f"recipe: {plan['recipe']}, quick and good untuned; --recipe chooses another, "
+                "`softdex recipes` lists them"
+            )
+        _, result, folder = run.fit(plan, force=force, resume=resume or was_restarted())
+    if result is None:  # another rank has it
+        return
     if as_json:
         print_json({**run.summary(plan["recipe"], result), "out": str(folder)})
         return

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from softdex import recipes
+from softdex import group, recipes
 from softdex.data.holdout import Holdout
 from softdex.data.interactions import Interactions
 from softdex.errors import SoftdexError
@@ -29,24 +30,39 @@ OWN = (CHECKPOINT, CONFIG, SETTINGS, METRICS)  # of a run, beside the model
 ASIDE = "{}.before"  # an earlier run's, until this run has its own
 
 
-def fit(plan: Plan, *, force: bool = False, resume: bool = False) -> tuple[Retriever, Result, Path]:
+def fit(
+    plan: Plan, *, force: bool = False, resume: bool = False
+) -> tuple[Retriever, Result | None, Path]:
     """Train the recipe of a plan, evaluate it on the test part, and write the run folder.
 
     Config and checkpoints are in the folder from the start, so that `resume` can continue a run
-    that was stopped.
+    that was stopped. Of a group of processes the first one writes; the others get no result.
     """
     name = plan["recipe"]
-    _check_recipe(name, plan)
     out = Path(plan.setdefault("out", f"runs/{name}"))
-    with locked(out):
-        return _fit(plan, out, force=force, resume=resume)
+    with ExitStack() as held:
+        with group.agreeing():
+            _check_recipe(name, plan)
+            if group.is_first():
+                held.enter_context(locked(out))
+                _check_folder(out, force=force, resume=resume)
+                check_folder(out, "fit")
+            _, (train, valid, test) = prepare(plan)
+        if group.is_first():
+            return _fit(plan, out, train, valid, test, resume=resume)
+        return _train(plan, train, valid, out, resume=resume), None, out
 
 
-def _fit(plan: Plan, out: Path, *, force: bool, resume: bool) -> tuple[Retriever, Result, Path]:
+def _fit(
+    plan: Plan,
+    out: Path,
+    train: Interactions,
+    valid: Holdout | None,
+    test: Holdout,
+    *,
+    resume: bool,
+) -> tuple[Retriever, Result, Path]:
     recipe, stopped = plan["recipe"], (out / CHECKPOINT).exists()
-    _check_folder(out, stopped=stopped, force=force, resume=resume)
-    check_folder(out, "fit")
-    _, (train, valid, test) = prepare(plan)
     had = [] if resume and stopped else [n for n in OWN if (out / n).exists()]
     _drop_aside(out)
     try:
@@ -136,6 +152,8 @@ def _train(
 def _tune(plan: Plan, train: Interactions, valid: Holdout | None) -> Retriever:
     """Tune, write the best options into the plan, and return their model."""
     how, name = plan["train"], plan["recipe"]
+    if group.size() > 1:
+        raise SoftdexError("fit: --tune works in one process. Start it without torchrun.")
     if valid is None:
         raise SoftdexError("fit: --tune needs a validation part. Choose a split that has one.")
     if how.get("start") is not None:
@@ -169,8 +187,9 @@ def _check_recipe(name: str, plan: Plan) -> None:
         raise SoftdexError(f"fit: {name} is solved in one step: there is nothing to --refit.")
 
 
-def _check_folder(out: Path, *, stopped: bool, force: bool, resume: bool) -> None:
+def _check_folder(out: Path, *, force: bool, resume: bool) -> None:
     """Refuse to overwrite a model or a stopped run without --force."""
+    stopped = (out / CHECKPOINT).exists()
     if stopped and not force and not resume:
         raise SoftdexError(
             f"fit: {out} holds a stopped run. Pass --resume to continue it, or --force to start "

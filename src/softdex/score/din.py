@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm, layer_norm, prelu
 
 from softdex.encode.table import Table, table_of
+from softdex.gathered import summed
 from softdex.kernels.dispatch import attend
 from softdex.score.contract import extended
 from softdex.shapes import (
@@ -30,6 +31,7 @@ from softdex.shapes import (
     most_of,
     most_through,
 )
+from softdex.share import present
 
 Rows = Callable[[Tensor], Tensor]
 """Item ids -> rows of the node table that stand for them, -1 for none."""
@@ -210,10 +212,28 @@ class Din(nn.Module):
             return x
         if self.kind == "layer":
             return layer_norm(x, x.shape[-1:], scale, shift)
-        learns = self.training and torch.is_grad_enabled() and x.shape[:-1].numel() > 1
+        learns = self.training and torch.is_grad_enabled()
         mean, variance = stats
-        flat = batch_norm(x.flatten(0, 1), mean, variance, scale, shift, learns, MOMENTUM, TINY)
+        flat = x.flatten(0, 1)
+        if learns and present() is not None:
+            return _normed_by_all(flat, mean, variance, scale, shift).view_as(x)
+        learns = learns and len(flat) > 1
+        flat = batch_norm(flat, mean, variance, scale, shift, learns, MOMENTUM, TINY)
         return flat.view_as(x)
+
+
+def _normed_by_all(
+    x: Tensor, running_mean: Tensor, running_variance: Tensor, scale: Tensor, shift: Tensor
+) -> Tensor:
+    """Return rows (N, F) by the mean and variance of the rows of all ranks."""
+    count = summed(x.new_tensor(float(len(x))))
+    mean = summed(x.sum(0)) / count
+    x = x - mean
+    variance = summed(x.square().sum(0)) / count
+    with torch.no_grad():
+        running_mean.lerp_(mean, MOMENTUM)
+        running_variance.lerp_(variance * count / (count - 1), MOMENTUM)
+    return x / (variance + TINY).sqrt() * scale + shift
 
 
 def _check_made(tensors: Tensors, norm: str) -> None:
