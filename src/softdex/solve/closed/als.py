@@ -84,10 +84,10 @@ class Alternating(NamedTuple):
         """Bytes at the peak: both orientations of the log, and four copies of the tables.
 
         The tables themselves, in the eigenbasis, the solutions, and those of the best epoch. A rank
-        holds both orientations too, but the systems and solutions of its own blocks only.
+        holds all of the log and of the tables, but systems and solutions of its own blocks only.
         """
         tables = self.encoder.vectors.weight.nbytes + self.scorer.items.weight.nbytes
-        shared, own = 16 * len(log) + 3 * tables, 44 * len(log) + tables
+        shared, own = 16 * len(log) + 2 * tables, 44 * len(log) + 2 * tables
         return shared + own // group.size()
 
     def probe(self, log: Interactions, trainer: Any) -> Probe | None:

@@ -13,7 +13,7 @@ from softdex import group
 from softdex.encode.table import Table
 
 ROW_COST = 8  # of solving for a row, in events
-IN_TRANSIT = 2**24  # numbers per rank that are sent at a time
+IN_TRANSIT = 2**22  # numbers that all ranks together send at a time
 
 
 @final
@@ -43,7 +43,8 @@ class Blocks:
 
     def share(self, own: Tensor) -> None:
         """Replace the rows of all ranks, each by what it gives of its own."""
-        self.table.weight = joined(own, self.edges)
+        self.keep(own)
+        fill(self.table.weight, self.edges)
 
 
 def edges_by_cost(indptr: np.ndarray) -> list[int]:
@@ -75,20 +76,29 @@ def rows_of(matrix: sp.csr_matrix, rows: slice) -> sp.csr_matrix:
 
 
 def joined(own: Tensor, edges: list[int]) -> Tensor:
-    """The rows of all ranks, in order; in transit are a few rows per rank at a time."""
+    """The rows of all ranks, in order."""
     if group.size() == 1:
         return own
-    sizes, out = np.diff(edges), own.new_empty(edges[-1], *own.shape[1:])
-    step = max(1, IN_TRANSIT // max(1, out[:1].numel()))
-    for first in range(0, int(sizes.max()), step):
+    whole = own.new_empty(edges[-1], *own.shape[1:])
+    whole[own_of(edges)] = own
+    fill(whole, edges)
+    return whole
+
+
+def fill(whole: Tensor, edges: list[int]) -> None:
+    """Copy each rank's block of rows to all ranks, in place, a few rows of each at a time."""
+    if group.size() == 1:
+        return
+    own, sizes = whole[own_of(edges)], np.diff(edges).tolist()
+    step = max(1, IN_TRANSIT // group.size() // max(1, whole[:1].numel()))
+    for first in range(0, max(sizes), step):
         part = own[first : first + step]
-        sent = own.new_zeros(min(step, int(sizes.max()) - first), *own.shape[1:])
+        sent = own.new_zeros(min(step, max(sizes) - first), *own.shape[1:])
         sent[: len(part)] = part
-        for start, size, came in zip(edges, sizes.tolist(), group.stacked(sent), strict=False):
+        for start, size, came in zip(edges, sizes, group.stacked(sent), strict=False):
             count = min(len(came), size - first)
             if count > 0:
-                out[start + first : start + first + count] = came[:count]
-    return out
+                whole[start + first : start + first + count] = came[:count]
 
 
 def summed(*tensors: Tensor) -> tuple[Tensor, ...]:
