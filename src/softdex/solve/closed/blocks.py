@@ -13,7 +13,7 @@ from softdex import group
 from softdex.encode.table import Table
 
 ROW_COST = 8  # of solving for a row, in events
-IN_TRANSIT = 2**22  # numbers that all ranks together send at a time
+IN_TRANSIT = 2**20  # numbers that all ranks together send at a time
 
 
 @final
