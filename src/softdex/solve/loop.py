@@ -208,8 +208,14 @@ class Run:
                 record["seconds"] = round(time.perf_counter() - began, 3)
                 self._keep()
                 meter.epoch(record)
-                if self._agree(asked_to_stop(), always=True)[0]:
+                more = self.progress.epoch < last and not self.is_over()
+                over = more and time.monotonic() >= self.until
+                stop, over = self._agree(asked_to_stop(), over, always=True)
+                if stop:
                     raise KeyboardInterrupt
+                if over:
+                    self.cut = True
+                    return
 
     def finish(self) -> Outcome:
         """Restore the best epoch, in evaluation mode."""

@@ -3,6 +3,9 @@
 Each half-sweep has a closed form; solved exactly, it never raises the loss. With a few steps of
 conjugate gradients instead, a sweep costs O(events D + (users + items) D^2) and holds nothing but
 the events and the two tables.
+
+Several ranks solve a block of the users and a block of the items each. What all systems share is
+summed over the ranks; the side that is held fixed goes to all of them.
 """
 
 from __future__ import annotations
@@ -14,11 +17,22 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from softdex import group
 from softdex.data.interactions import Interactions
 from softdex.encode.table import Table
 from softdex.errors import SoftdexError
 from softdex.machine import pick_device
+from softdex.messages import say
 from softdex.score.product import Dot
+from softdex.solve.closed.blocks import (
+    Blocks,
+    agreed,
+    edges_by_cost,
+    joined,
+    own_of,
+    rows_of,
+    summed,
+)
 from softdex.solve.closed.fold_in import FoldIn
 from softdex.solve.closed.normal_equations import (
     Quadratic,
@@ -69,10 +83,12 @@ class Alternating(NamedTuple):
     def memory(self, log: Interactions) -> int:
         """Bytes at the peak: both orientations of the log, and four copies of the tables.
 
-        The tables themselves, in the eigenbasis, the solutions, and those of the best epoch.
+        The tables themselves, in the eigenbasis, the solutions, and those of the best epoch. A rank
+        holds all of the log and of the tables, but systems and solutions of its own blocks only.
         """
         tables = self.encoder.vectors.weight.nbytes + self.scorer.items.weight.nbytes
-        return 60 * len(log) + 4 * tables
+        shared, own = 16 * len(log) + 2 * tables, 44 * len(log) + 2 * tables
+        return shared + own // group.size()
 
     def probe(self, log: Interactions, trainer: Any) -> Probe | None:
         """Report nothing but the loss."""
@@ -95,10 +111,18 @@ class Sweeps:
         steps: int,
     ) -> None:
         self.users, self.items, self.loss, self.steps = users, items, loss, steps
+        self.user_blocks, self.item_blocks = (
+            Blocks(users, by_user.indptr),
+            Blocks(items, by_item.indptr),
+        )
         device = users.weight.device
-        self.of_users = users_side(by_user, loss).to(device)
-        self.of_items = items_side(by_item, row_sums(by_user), loss).to(device)
+        own_users, own_items = self.user_blocks.rows, self.item_blocks.rows
+        self.of_users = users_side(rows_of(by_user, own_users), loss).to(device)
+        of_items = items_side(rows_of(by_item, own_items), row_sums(by_user), loss)
+        self.of_items = of_items.to(device)
         self.events = max(1, by_user.nnz)
+        if group.size() > 1:
+            say(f"users and items in {group.size()} blocks, one per rank; all have both tables")
 
     def state(self) -> dict[str, Tensor]:
         """Both tables, by name."""
@@ -123,38 +147,45 @@ class Sweeps:
 
     @torch.no_grad()
     def run_epoch(self, progress: Progress, pause: Callable[[], None]) -> float:
-        """Run the rest of a sweep, and return the loss per event after it."""
+        """Run the rest of a sweep, and return the loss per event after it.
+
+        With several ranks it does not pause in the middle, where they hold their own users only.
+        """
         if progress.step == 0:
             self.solve_users()
             progress.step = 1
-            pause()
+            if group.size() == 1:
+                pause()
         loss = self.solve_items()
         progress.step = 2
         return loss / self.events
 
     def solve_users(self) -> None:
         """Replace the users by the minimiser for fixed items."""
-        shared = shared_by_users(self.loss, self.items.weight)
-        solve_side(self.of_users, shared, self.users, self.items, self.steps)
+        shared = shared_by_users(self.loss, self.item_blocks.own, summed)
+        solve_side(self.of_users, shared, self.user_blocks, self.item_blocks, self.steps)
 
     def solve_items(self) -> float:
         """Replace the items by the minimiser for fixed users, and return the loss there."""
-        loss, users, side = self.loss, self.users, self.of_items
+        loss, side, own = self.loss, self.of_items, self.user_blocks.rows
         coupled = loss.beta > 0 and not loss.frobenius
-        total = self.items.weight.sum(0)
+        (total,) = summed(self.item_blocks.own.sum(0))
         if coupled and self.steps == 0:
-            total = _coupled_sum(loss, side, users.weight)
-        bound = users.weight @ total
-        shared = shared_by_items(loss, users.weight, side.fixed, total)
-        value = solve_side(side, shared, self.items, users, self.steps)
+            total = self._coupled_sum()
+        fixed, bound = side.fixed[own], self.user_blocks.own @ total
+        shared = shared_by_items(loss, self.user_blocks.own, fixed, total, summed)
+        value = solve_side(side, shared, self.item_blocks, self.user_blocks, self.steps)
+        users, shifted = self.user_blocks.own, torch.zeros_like(value)
         if coupled:  # the sum of the items was held fixed: from the bound to the loss
-            sums = users.weight @ self.items.weight.sum(0)
-            value += (loss.beta / loss.items) * (side.fixed * sums * (2 * bound - sums)).sum()
+            (total,) = summed(self.item_blocks.own.sum(0))
+            sums = users @ total
+            value += (loss.beta / loss.items) * (fixed * sums * (2 * bound - sums)).sum()
             if self.steps > 0:
-                value += self._shift(sums - bound)
-        value += (self.of_users.reg * users.weight.square().sum(1)).double().sum()
-        value += loss.centre**2 * loss.items * side.fixed.double().sum()
-        return float(value)
+                shifted = self._shift(sums - bound)
+        value += (self.of_users.reg * users.square().sum(1)).double().sum()
+        value += loss.centre**2 * loss.items * fixed.double().sum()
+        self.item_blocks.share(self.item_blocks.own)
+        return float(summed(value)[0] + shifted)
 
     def _shift(self, moved: Tensor) -> Tensor:
         """Shift all items by the vector that minimises the loss, and return the change of the loss.
@@ -165,55 +196,62 @@ class Sweeps:
 
             ((1 - beta) N G + sum_events a p p' + sum_y reg_y) m = beta P' diag(w) moved
         """
-        loss, p, fixed = self.loss, self.users.weight, self.of_items.fixed
+        loss, p, fixed = self.loss, self.user_blocks.own, self.of_items.fixed[self.user_blocks.rows]
         events = torch.segment_reduce(self.of_users.extra, "sum", offsets=self.of_users.indptr)
         weight = (1 - loss.beta) * loss.items * fixed + events
         left = ((p * weight[:, None]).T @ p).double()
         left.diagonal().add_(self.of_items.reg.double().sum())
-        right = loss.beta * (p.T @ (fixed * moved)).double()
-        shift = torch.linalg.pinv(left, hermitian=True) @ right  # 0 where the loss is flat
-        self.items.weight += shift.to(p.dtype)
+        left, right = summed(left, loss.beta * (p.T @ (fixed * moved)).double())
+        (shift,) = agreed(
+            torch.linalg.pinv(left, hermitian=True) @ right
+        )  # 0 where the loss is flat
+        self.item_blocks.keep(self.item_blocks.own + shift.to(p.dtype))
         return -(shift @ right)
 
+    def _coupled_sum(self) -> Tensor:
+        """The sum s of the items at the minimum of exact RGx over all items at once:
 
-def solve_side(side: Side, shared: Shared, rows: Table, fixed: Table, steps: int) -> Tensor:
-    """Solve one side in place, and return the sum of its rows' parts of the loss.
+        (I - (beta / N) (sum_y A_y^-1) G) s = sum_y A_y^-1 b_y
+        """
+        self.user_blocks.share(self.user_blocks.own)
+        loss, side, users = self.loss, self.of_items, self.users.weight
+        zero, own = torch.zeros_like(users[0]), self.user_blocks.rows
+        shared = shared_by_items(loss, users[own], side.fixed[own], zero, summed)
+        inverse, right = zero.new_zeros(len(zero), len(zero)).double(), zero.double()
+        for _, systems, b in systems_of(side, shared, users):
+            each = torch.cholesky_inverse(factor(systems))
+            inverse += each.sum(0)
+            right = right + (each @ b[:, :, None]).sum(0)[:, 0]
+        inverse, right = summed(inverse, right)
+        left = torch.eye(len(zero), dtype=torch.float64, device=users.device)
+        left -= (loss.beta / loss.items) * inverse @ shared.gram.double()
+        # without a regulariser and with beta = 1 the sum is undetermined: take the smallest
+        (total,) = agreed((torch.linalg.pinv(left, atol=1e-6) @ right).to(users.dtype))
+        return total
+
+
+def solve_side(side: Side, shared: Shared, rows: Blocks, fixed: Blocks, steps: int) -> Tensor:
+    """Solve this rank's block of one side, and return the sum of its rows' parts of the loss.
 
     With conjugate gradients both tables are rotated into the eigenbasis of the fixed table's Gram
     matrix, which leaves all scores as they are.
 
     Args:
-        side: the events and weights of the rows.
+        side: the events and weights of the block's rows.
         shared: what the systems of all rows share.
         rows: the table solved for.
-        fixed: the other table.
+        fixed: the other table; all ranks get all of it.
         steps: of conjugate gradients; 0 solves exactly.
     """
     if steps == 0:
-        rows.weight, parts = solve_exactly(side, shared, fixed.weight)
+        fixed.share(fixed.own)
+        found, parts = solve_exactly(side, shared, fixed.table.weight)
     else:
-        values, basis = eigenbasis(shared)
-        fixed.weight = fixed.weight @ basis
-        rows.weight, parts = solve_by_cg(side, values, shared.pull @ basis, fixed.weight, steps)
+        values, basis = agreed(*eigenbasis(shared))
+        fixed.share(fixed.own @ basis)
+        found, parts = solve_by_cg(side, values, shared.pull @ basis, fixed.table.weight, steps)
+    rows.keep(found)
     return parts.double().sum()
-
-
-def _coupled_sum(loss: Quadratic, side: Side, users: Tensor) -> Tensor:
-    """The sum s of the items at the minimum of exact RGx over all items at once:
-
-    (I - (beta / N) (sum_y A_y^-1) G) s = sum_y A_y^-1 b_y
-    """
-    zero = torch.zeros_like(users[0])
-    shared = shared_by_items(loss, users, side.fixed, zero)
-    inverse, right = zero.new_zeros(len(zero), len(zero)).double(), zero.double()
-    for _, systems, b in systems_of(side, shared, users):
-        each = torch.cholesky_inverse(factor(systems))
-        inverse += each.sum(0)
-        right = right + (each @ b[:, :, None]).sum(0)[:, 0]
-    left = torch.eye(len(zero), dtype=torch.float64, device=users.device)
-    left -= (loss.beta / loss.items) * inverse @ shared.gram.double()
-    # without a regulariser and with beta = 1 the sum is undetermined: take the smallest
-    return (torch.linalg.pinv(left, atol=1e-6) @ right).to(users.dtype)
 
 
 def initial(log: Interactions, loss: Quadratic, dim: int, seed: int) -> tuple[FoldIn, Dot]:
@@ -223,8 +261,10 @@ def initial(log: Interactions, loss: Quadratic, dim: int, seed: int) -> tuple[Fo
     """
     generator = torch.Generator().manual_seed(seed)
     codes = torch.randn(log.num_users, dim, generator=generator) / dim**0.5
-    items = torch.from_numpy(log.confidences[1] @ codes.numpy())
-    return with_fold_in(log, loss, torch.zeros(log.num_users, dim), items)
+    by_item = log.confidences[1]
+    edges = edges_by_cost(by_item.indptr)
+    items = torch.from_numpy(rows_of(by_item, own_of(edges)) @ codes.numpy())
+    return with_fold_in(log, loss, torch.zeros(log.num_users, dim), joined(items, edges))
 
 
 def from_svd(log: Interactions, loss: Quadratic, dim: int, seed: int) -> tuple[FoldIn, Dot]:

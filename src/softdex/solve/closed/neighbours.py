@@ -10,6 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from softdex.solve.closed.blocks import edges_by_cost, joined, own_of
+
 LISTS_BYTES = 128 * 2**20  # of neighbour lists held before they are packed
 MODERATE = 30  # the largest weight is scaled unless it lies between 2^-30 and 2^30
 
@@ -37,7 +39,8 @@ def cosine_neighbours(
 
     Returns:
         items x items (float32), at most n entries per row, none on the diagonal. Memory: two
-        copies of the matrix, the result, and one row of items per thread.
+        copies of the matrix, the result, and one row of items per thread. Several ranks make the
+        lists of a block of the items each.
 
     Relations: with the defaults it is the cosine. Where the largest weight is below 2^-30 or above
     2^30, all are scaled by a power of 2 first, so that no square is 0 or infinite.
@@ -54,10 +57,13 @@ def cosine_neighbours(
     left, right = (norms**power for power in (asymmetry, 1 - asymmetry))
     items, threads = by_item.shape[1], torch.get_num_threads()  # numba's number starts its pool
     block = max(threads, min(items, LISTS_BYTES // (8 * n)))
-    counts, columns, values = [], [], []
+    edges = edges_by_cost(by_item.indptr)
+    own = own_of(edges)
+    counts = [np.zeros(0, np.int64)]
+    columns, values = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
     with ThreadPoolExecutor(threads) as pool:
-        for start in range(0, items, block):
-            stop = min(start + block, items)
+        for start in range(own.start, own.stop, block):
+            stop = min(start + block, own.stop)
             ids = np.full((stop - start, n), -1, np.int32)
             sims = np.zeros((stop - start, n), np.float32)
             work = (
@@ -75,9 +81,11 @@ def cosine_neighbours(
             counts.append(real.sum(1))
             columns.append(ids[real])
             values.append(sims[real])
-    indptr = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
-    arrays = (np.concatenate(values), np.concatenate(columns), indptr)
-    return sp.csr_matrix(arrays, shape=(items, items))
+    lengths = joined(torch.from_numpy(np.concatenate(counts)), edges).numpy()
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    cuts = indptr[edges].tolist()
+    found = (joined(torch.from_numpy(np.concatenate(x)), cuts).numpy() for x in (values, columns))
+    return sp.csr_matrix((*found, indptr), shape=(items, items))
 
 
 @numba.njit(nogil=True, cache=True)

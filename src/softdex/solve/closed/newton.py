@@ -1,4 +1,7 @@
-"""Train tables by Newton steps: a loss over the queries of all users, and a regulariser."""
+"""Train tables by Newton steps: a loss over the queries of all users, and a regulariser.
+
+Several ranks take the loss of a block of the users each; all hold all vectors.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
+from softdex import group
 from softdex.data.interactions import Interactions
 from softdex.encode.history import Mixed
 from softdex.encode.table import Table
 from softdex.errors import SoftdexError, choose
 from softdex.machine import pick_device
+from softdex.messages import say
 from softdex.objective.squared import frequency_reg
 from softdex.score.product import Dot
+from softdex.solve.closed.blocks import edges_by_cost, own_of, rows_of, summed
 from softdex.solve.closed.newton_cg import (
     PRODUCTS,
     Trust,
@@ -64,13 +70,49 @@ def sparse_product(x: Tensor, matrix: SparseRows, transposed: SparseRows) -> Ten
     return _SparseProduct.apply(x, matrix, transposed)  # type: ignore[no-untyped-call]
 
 
+class _Copied(torch.autograd.Function):
+    """A tensor that all ranks have and read; its gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Tensor:
+        return _Summed.apply(given[0])  # type: ignore[no-untyped-call]
+
+
+class _Summed(torch.autograd.Function):
+    """The sum of the ranks' tensors, which all ranks have; its gradient is that of each."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return summed(x.clone())[0]
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Tensor:
+        return _Copied.apply(given[0])  # type: ignore[no-untyped-call]
+
+
+def over_ranks(loss: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The sum of the ranks' losses, as a function of the vector that all have.
+
+    Differentiable twice: value, gradient and Hessian products are the same on all ranks.
+    """
+    if group.size() == 1:
+        return loss
+    return lambda x: _Summed.apply(loss(_Copied.apply(x)))  # type: ignore[no-untyped-call]
+
+
 def share_of(encoder: Any) -> float:
     """The weight of a user's own vector in the query; the rest is the mean of the history."""
     return float(encoder.share) if isinstance(encoder, Mixed) else 1.0
 
 
-def query_of(encoder: Any, log: Interactions, like: Tensor) -> Callable[[Vectors], Tensor]:
-    """The function from the tables' vectors to the queries of all users (U, D), as served.
+def query_of(
+    encoder: Any, log: Interactions, like: Tensor, rows: slice = slice(None)
+) -> Callable[[Vectors], Tensor]:
+    """The function from the tables' vectors to the queries of these users (U, D), as served.
 
     For `Mixed` it is share * own + (1 - share) * A items, where the sparse A takes the mean over
     the last items of each history. Unlike in sampled training the target is not excluded from that
@@ -81,15 +123,15 @@ def query_of(encoder: Any, log: Interactions, like: Tensor) -> Callable[[Vectors
     """
     share = share_of(encoder)
     if share == 1:
-        return lambda vectors: vectors["users"]
+        return lambda vectors: vectors["users"][rows]
     recent = log.histories.last(encoder.most)
     weight = (1 - share) / np.maximum(recent.lengths, 1)
     shape = (len(recent), log.num_items)
-    mean = sp.csr_matrix((weight[recent.row_of], recent.ids, recent.indptr), shape=shape)
+    mean = sp.csr_matrix((weight[recent.row_of], recent.ids, recent.indptr), shape=shape)[rows]
     both = _to_tensors(mean, like), _to_tensors(mean.T.tocsr(), like)
     if share == 0:
         return lambda vectors: sparse_product(vectors["items"], *both)
-    return lambda vectors: share * vectors["users"] + sparse_product(vectors["items"], *both)
+    return lambda vectors: share * vectors["users"][rows] + sparse_product(vectors["items"], *both)
 
 
 def _to_tensors(matrix: sp.csr_matrix, like: Tensor) -> SparseRows:
@@ -176,14 +218,16 @@ class Newton(NamedTuple):
     def memory(self, log: Interactions) -> int:
         """Bytes at the peak.
 
-        Per event, what automatic differentiation keeps to differentiate twice; in multiples of the
-        tables, the state, the directions of conjugate gradients and the best epoch.
+        Per event of the rank, what automatic differentiation keeps to differentiate twice; in
+        multiples of the tables, the state, the directions of conjugate gradients and the best
+        epoch.
         """
         tables = tables_of(self.encoder, self.scorer).values()
         each = PRECISIONS[self.settings.precision].itemsize
         cells, dim = sum(t.weight.numel() for t in tables), self.scorer.items.dim
         history = 32 * len(log) if share_of(self.encoder) < 1 else 0
-        return 16 * each * cells + (40 + 9 * each * dim) * len(log) + history
+        events = (40 + 9 * each * dim) * len(log) + history
+        return 16 * each * cells + events // group.size()
 
     def probe(self, log: Interactions, trainer: Any) -> Probe | None:
         """Report nothing but the loss."""
@@ -210,23 +254,31 @@ class NewtonSteps:
         scale = {n: torch.where(t > 0, t, 1.0)[:, None].expand_as(now[n]) for n, t in total.items()}
         self.scale = flatten(scale)
         self.trust, self.value = first_trust(self.at, self.scale), math.nan
-        matrix = log.confidences[0]
-        row = np.repeat(np.arange(log.num_users), np.diff(matrix.indptr))
-        self.events = max(1, matrix.nnz)
+        by_user, by_item = log.confidences
+        blocks = {
+            "users": own_of(edges_by_cost(by_user.indptr)),
+            "items": own_of(edges_by_cost(by_item.indptr)),
+        }
+        matrix = rows_of(by_user, blocks["users"])
+        row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+        self.events = max(1, by_user.nnz)
         pairs = [
             torch.from_numpy(x.astype(np.int64)).to(self.at.device) for x in (row, matrix.indices)
         ]
         weight = None if log.weight is None else torch.from_numpy(matrix.data).to(self.at)
-        query = query_of(job.encoder, log, self.at)
+        query = query_of(job.encoder, log, self.at, blocks["users"])
+        if group.size() > 1:
+            say(f"users in {group.size()} blocks, one per rank; all have both tables")
 
         def objective(flat: Tensor) -> Tensor:
             vectors = unflatten(flat, now)
             loss = job.loss(query(vectors), vectors["items"], *pairs, weight=weight)
-            for name, own in vectors.items():
-                loss = loss + frequency_reg(own, total[name], job.penalty.lam, job.penalty.nu)
+            for name in vectors:
+                own = vectors[name][blocks[name]], total[name][blocks[name]]
+                loss = loss + frequency_reg(*own, job.penalty.lam, job.penalty.nu)
             return loss
 
-        self.objective = objective
+        self.objective = over_ranks(objective)
 
     def state(self) -> dict[str, Tensor]:
         """All vectors in the precision of the steps, and what the last step handed on."""

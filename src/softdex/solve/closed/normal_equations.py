@@ -7,6 +7,7 @@ of new users and fold-in of new items all build their systems here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from softdex.errors import SoftdexError
 REGULARISERS = ("l2", "sum_w", "frequency")
 EVENTS_AT_A_TIME = 2**22  # whose scores are held
 INTERACTIONS = ("exact", "frobenius")
+Summed = Callable[..., tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -209,12 +211,17 @@ def _side(
     return Side(indptr, torch.from_numpy(matrix.indices.astype(np.int32)), *[*floats, fixed])
 
 
-def shared_by_users(loss: Quadratic, items: Tensor) -> Shared:
-    """What the systems of users share, for item vectors (N, D)."""
-    gram, total = items.T @ items, items.sum(0)
+def shared_by_users(loss: Quadratic, items: Tensor, summed: Summed | None = None) -> Shared:
+    """What the systems of users share, for item vectors (N, D).
+
+    With `summed`, which sums tensors over the ranks, `items` are those of this rank.
+    """
+    gram, total, count = items.T @ items, items.sum(0), len(items)
+    if summed is not None:
+        (gram, total), count = summed(gram, total), loss.items
     if loss.centre != 0 and loss.weight[0] > 0:  # they sum to 0; new ones are not counted
         total = torch.zeros_like(total)
-    return Shared(_interact(loss, gram, total, len(items)), loss.centre * total)
+    return Shared(_interact(loss, gram, total, count), loss.centre * total)
 
 
 def _interact(loss: Quadratic, gram: Tensor, total: Tensor, items: int) -> Tensor:
@@ -227,8 +234,12 @@ def _interact(loss: Quadratic, gram: Tensor, total: Tensor, items: int) -> Tenso
     return gram - (loss.beta / items) * torch.outer(total, total)
 
 
-def shared_by_items(loss: Quadratic, users: Tensor, fixed: Tensor, total: Tensor) -> Shared:
+def shared_by_items(
+    loss: Quadratic, users: Tensor, fixed: Tensor, total: Tensor, summed: Summed | None = None
+) -> Shared:
     """What the systems of items share, for user vectors (U, D) and their weights `fixed` (U,).
+
+    With `summed`, which sums tensors over the ranks, `users` are those of this rank.
 
     The interaction of exact RGx couples the items through their sum `total` (D,). It is concave:
     with the present sum in its place the loss is bounded from above, and lowering the bound lowers
@@ -236,6 +247,8 @@ def shared_by_items(loss: Quadratic, users: Tensor, fixed: Tensor, total: Tensor
     """
     gram = (users * fixed[:, None]).T @ users
     pull = loss.centre * ((fixed - loss.weight[0]) @ users)
+    if summed is not None:
+        gram, pull = summed(gram, pull)
     if loss.frobenius:
         return Shared((1 - loss.beta) * gram, pull)
     return Shared(gram, pull + (loss.beta / loss.items) * (gram @ total))

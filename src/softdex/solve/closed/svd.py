@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from softdex.errors import ShapeError, SoftdexError
+from softdex.solve.closed.blocks import agreed, edges_by_cost, joined, own_of, rows_of, summed
 from softdex.solve.closed.normal_equations import Quadratic, rg, row_sums
 
 ITERATIONS = 30  # at most; real logs take 4 to 8
@@ -175,7 +176,7 @@ def truncated_svd(
     Subspace iteration from random vectors: a Chebyshev polynomial of A'A, small where the
     unwanted singular values are, then QR, then the best vectors in the span (Rayleigh-Ritz).
     Costs iterations * (nnz + (U + N) D) * D with D = dim + oversample, and holds about 12 blocks of
-    (U + N) x D.
+    (U + N) x D. Several ranks take a block of the rows each; what they make of the items is summed.
 
     Args:
         matrix: users x items.
@@ -190,9 +191,10 @@ def truncated_svd(
         left (U, dim), values (dim,) in float64 in descending order, right (N, dim). Past the rank,
         values and left vectors are 0.
     """
-    data = matrix.data * np.repeat(scale, np.diff(matrix.indptr)).astype(matrix.dtype)
-    rows = sp.csr_matrix((data, matrix.indices, matrix.indptr), shape=matrix.shape)
-    items = rows.shape[1]
+    edges = edges_by_cost(matrix.indptr)
+    own, items = rows_of(matrix, own_of(edges)), matrix.shape[1]
+    data = own.data * np.repeat(scale[own_of(edges)], np.diff(own.indptr)).astype(own.dtype)
+    rows = sp.csr_matrix((data, own.indices, own.indptr), shape=own.shape)
     generator = torch.Generator().manual_seed(seed)
     v = torch.randn(items, min(dim + oversample, items), generator=generator)
     v, before = torch.linalg.qr(_centred(v.to(torch.from_numpy(data[:0]).dtype)))[0], 0.0
@@ -204,19 +206,19 @@ def truncated_svd(
         if done >= iterations or found - before <= tolerance * found:
             break
         before = found
-        v = torch.linalg.qr(chebyshev(rows, v, y, squares))[0]
+        (v,) = agreed(torch.linalg.qr(chebyshev(rows, v, y, squares))[0])
     values = squares[:dim].sqrt()
     real = values > values.amax() * ROUNDING
     left = torch.where(real, y[:, :dim] / values, 0)
     out = torch.zeros(dim, dtype=torch.float64)
     out[: len(values)] = torch.where(real, values, 0)
-    return _wide(left, dim), out, _wide(v[:, :dim], dim)
+    return joined(_wide(left, dim), edges), out, _wide(v[:, :dim], dim)
 
 
 def _ritz(y: Tensor) -> tuple[Tensor, Tensor]:
     """Squared singular values of y (U, L), descending, and its right singular vectors (L, L)."""
     wide = y.double()
-    squares, turn = torch.linalg.eigh(wide.T @ wide)
+    squares, turn = agreed(*torch.linalg.eigh(*summed(wide.T @ wide)))
     return squares.flip(0).clamp(min=0), turn.flip(1).to(y.dtype)
 
 
@@ -226,9 +228,9 @@ def chebyshev(rows: sp.csr_matrix, v: Tensor, y: Tensor, squares: Tensor) -> Ten
     |T_k| is at most 1 for squared values up to 2e, and grows as fast as a polynomial can above.
 
     Args:
-        rows: A without the projection (U, N).
+        rows: A without the projection (U, N), of this rank.
         v: (N, L).
-        y: A v (U, L).
+        y: A v (U, L), likewise.
         squares: squared singular values, descending; 2e is the last.
     """
     first = float(squares[0])
@@ -247,7 +249,7 @@ def _forward(rows: sp.csr_matrix, v: Tensor) -> Tensor:
 
 
 def _backward(rows: sp.csr_matrix, y: Tensor) -> Tensor:
-    return _centred(torch.from_numpy(rows.T @ y.numpy()))
+    return _centred(*summed(torch.from_numpy(rows.T @ y.numpy())))
 
 
 def _centred(v: Tensor) -> Tensor:
