@@ -112,7 +112,10 @@ def read(
     if sp.issparse(source):
         log, found = _from_matrix(source, wanted), "a sparse matrix (users x items):"
     else:
-        opened, place = open_source(source, separator, encoding), spill and Path(spill)
+        opened, place = (
+            open_source(source, separator, encoding),
+            None if spill is None else Path(spill),
+        )
         log, found = _from_columns(opened, wanted, keep, bad_rows, place)
     if events is not None:
         log, note = join(log, Path(events), events_until)

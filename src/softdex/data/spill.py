@@ -61,7 +61,7 @@ def spilled(
         with tempfile.TemporaryDirectory(prefix="softdex-", dir=folder) as place:
             columns = _written(source, chosen, keys, bad_rows, Path(place), notes)
             users, items = (_compacted(Path(place), role, keys[role]) for role in keys)
-            log = Interactions(users, items, **columns)
+            log = Interactions(users, items, **columns)  # type: ignore[arg-type]
     except OSError as error:
         raise DataError(
             f"read: cannot write into spill={str(folder)!r} ({error.strerror or error})."

@@ -18,6 +18,7 @@ from torch import nn
 from softdex.data.interactions import Interactions
 from softdex.data.keys import range_keys
 from softdex.distributed import costs
+from softdex.encode.table import tables_in
 from softdex.errors import SoftdexError
 from softdex.fit import make_job
 from softdex.machine import pick_device
@@ -26,7 +27,7 @@ from softdex.objective.softmax import SCORES_AT_A_TIME
 from softdex.recipes.catalogue import checked, entry, options
 from softdex.recipes.compose import automatic
 from softdex.solve.gradient.feed import Sequences
-from softdex.solve.gradient.trainer import Descent, tables_in
+from softdex.solve.gradient.trainer import Descent
 from softdex.solve.loop import Job
 
 MOST = 2**31 - 1  # ids are int32
