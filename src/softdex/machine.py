@@ -144,19 +144,32 @@ def within_memory(where: str) -> Iterator[None]:
         ) from None
 
 
-def parse_bytes(size: int | str) -> int:
+def parse_bytes(size: int | str, where: str = "max_memory") -> int:
     """A number of bytes, from an integer or a size such as "2GB" or "500 MiB"."""
     if isinstance(size, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?\s*", size.lower())
         if not match:
-            raise SoftdexError(f"max_memory: expected a size such as '2GB', got {size!r}.")
+            raise SoftdexError(f"{where}: expected a size such as '2GB', got {size!r}.")
         base = 1024 if match[3] else 1000
         size = int(float(match[1]) * base ** " kmgt".index(match[2] or " "))
     if not isinstance(size, int) or isinstance(size, bool):
-        raise SoftdexError(f"max_memory: expected bytes or a size such as '2GB', got {size!r}.")
+        raise SoftdexError(f"{where}: expected bytes or a size such as '2GB', got {size!r}.")
     if size < 2**20:
-        raise SoftdexError(f"max_memory: expected at least 1 MiB, got {size} bytes.")
+        raise SoftdexError(f"{where}: expected at least 1 MiB, got {size} bytes.")
     return size
+
+
+def parse_network(rate: str) -> float:
+    """Bytes per second, from bits per second such as "100Gbps".
+
+    Example:
+        >>> parse_network("100Gbps")
+        12500000000.0
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kmgt]?)bps\s*", rate.lower())
+    if not match or not float(match[1]):
+        raise SoftdexError(f"network: expected bits per second such as '100Gbps', got {rate!r}.")
+    return float(match[1]) * 1000 ** " kmgt".index(match[2] or " ") / 8
 
 
 def parse_seconds(where: str, time: float | str) -> float:

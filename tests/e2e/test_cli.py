@@ -231,6 +231,17 @@ def test_recommend_by_key_by_history_and_for_everybody(place: Path, softdex: Sof
     )
 
 
+def test_the_shards_of_everybody_are_everybody_once(place: Path, softdex: Softdex) -> None:
+    words = ("recommend", place / "run", "--all", "--k", 2, "--columns", "category")
+    assert softdex(*words, "--out", "all.csv").code == 0
+    done = [softdex(*words, "--shard", f"{i}/3", "--out", f"{i}.csv", "--json") for i in range(3)]
+    assert [each.json()["rows"] for each in done] == [52, 54, 54]
+    head, *lines = Path("all.csv").read_text().splitlines()
+    shards = [Path(f"{i}.csv").read_text().splitlines() for i in range(3)]
+    assert [shard[0] for shard in shards] == [head] * 3
+    assert [line for shard in shards for line in shard[1:]] == lines
+
+
 def test_recommend_takes_filters(place: Path, softdex: Softdex) -> None:
     folder, model = place / "run", sdx.load(place / "run")
     base = ("recommend", folder, "-u", "u01", "--json", "--keep-seen", "--k", 99)
@@ -637,6 +648,9 @@ def test_the_full_demo_has_a_recipe_of_every_family() -> None:
         ("recommend RUN --history i01,i001", ["1 unknown item in history ('i001')"]),
         ('recommend RUN --history "i01', ["--history: expected comma-separated words"]),
         ("recommend RUN --all", ["--all needs --out FILE"]),
+        ("recommend RUN --all --out x.csv --shard 3/3", ["--shard: expected i/n, with i from 0"]),
+        ("recommend RUN --all --out x.csv --shard 1", ["from 0 to n - 1, got '1'"]),
+        ("recommend RUN -u u01 --shard 0/2", ["--shard needs --out FILE, and users by key or"]),
         ("recommend RUN --all --out x.parquet -u u01", ["expected --all, or users, not both"]),
         ("recommend RUN --all --out /dev/null", ["it is a folder or a device"]),
         ("fit clicks.csv -r rg2 --tune 0", ["expected --tune of at least 1, got 0"]),

@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import doctest
 import re
+import shutil
+import subprocess
+import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,9 @@ from softdex.cli.demo import WORLD, write_world
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 LIVE = ROOT / "docs" / "live.md"
-LONGEST = ("closed-form", "in-batch", "trees")
+ENGINES = {"ray": "ray", "spark": "pyspark"}  # the pages of engines, and what they import
+APART = [LIVE, *(ROOT / "docs" / f"{name}.md" for name in ("batches", *ENGINES))]
+LONGEST = [ROOT / "docs" / f"{name}.md" for name in ("closed-form", "in-batch", "trees")]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MODULES = [path for path in sorted((ROOT / "src").rglob("*.py")) if ">>> " in path.read_text()]
 
@@ -47,10 +53,7 @@ def with_long_keys(table: pa.Table) -> pa.Table:
 
 @pytest.mark.parametrize(
     "page",
-    [
-        *(page for page in PAGES if page.stem not in LONGEST and page != LIVE),
-        *slow(*(ROOT / "docs" / f"{name}.md" for name in LONGEST)),
-    ],
+    [*(page for page in PAGES if page not in [*APART, *LONGEST]), *slow(*LONGEST)],
     ids=lambda page: page.name,
 )
 def test_every_block_of_the_page_runs(
@@ -61,12 +64,16 @@ def test_every_block_of_the_page_runs(
     run_page(page, monkeypatch)
 
 
-def run_page(page: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Run the blocks of a page; return what its servers answered."""
+def run_page(page: Path, monkeypatch: pytest.MonkeyPatch, *, apart: bool = False) -> list[Any]:
+    """Run the blocks of a page, Python in a process `apart`; return what its servers answered."""
     names: dict[str, object] = {"__name__": "__main__"}
     with contextlib.closing(Shell(monkeypatch)) as shell:
         for kind, code in BLOCK.findall(page.read_text()):
-            if kind == "python":
+            if kind == "python" and apart:
+                words = [sys.executable, "-c", code]
+                done = subprocess.run(words, capture_output=True, text=True, check=False)
+                assert done.returncode == 0, done.stderr[-2000:]
+            elif kind == "python":
                 exec(compile(code, f"{page.name}", "exec"), names)
             elif kind == "bash":
                 for line in code.splitlines():
@@ -78,6 +85,24 @@ def run_page(page: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             else:
                 assert kind == "text", f"{page.name}: a block of kind {kind!r} is run by nothing"
         return shell.answers
+
+
+@pytest.mark.parametrize("page", ["batches", *slow(*ENGINES)])
+def test_the_parts_of_the_page_are_the_lists_of_everybody(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if page in ENGINES and find_spec(ENGINES[page]) is None:
+        pytest.skip(f"{ENGINES[page]} is not installed: pip install softdex[batch]")
+    if page == "spark" and shutil.which("java") is None:
+        pytest.skip("Spark needs Java: apt-get install default-jre-headless")
+    demo(tmp_path, 150)
+    monkeypatch.chdir(tmp_path)
+    run_page(ROOT / "docs" / f"{page}.md", monkeypatch, apart=page in ENGINES)
+    sdx.load("runs/first").recommend_all("whole.parquet", k=20)
+    order = [("user", "ascending"), ("rank", "ascending")]
+    whole = pq.read_table("whole.parquet")
+    for found in ["lists", *Path().glob("lists.parquet")]:
+        assert pq.read_table(found).sort_by(order).equals(whole.sort_by(order))
 
 
 def test_a_day_of_a_server_changes_lists_where_the_page_says_so(

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 import softdex as sdx
 from softdex.cli.app import app
+from softdex.cli.config import plan_of
 from softdex.cli.options import LogOptions
-from softdex.cli.plan import plan_of
 from softdex.data.event_file import read_event_file
 from softdex.plan import prepare, to_toml
 from softdex.serve.events import Events

@@ -23,7 +23,7 @@ from softdex.messages import volume
 
 COMMANDS = (
     "fit", "evaluate", "recommend", "similar", "explain", "look", "serve", "events", "export",
-    "compare", "recipes", "doctor", "demo",
+    "compare", "plan", "recipes", "doctor", "demo",
 )  # fmt: skip
 FLAGS = (
     "user", "item", "time", "rating", "weight", "items", "item_columns", "users", "bad_rows",

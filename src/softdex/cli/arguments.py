@@ -53,6 +53,16 @@ def conditions(given: list[str]) -> dict[str, list[str]]:
     return wanted
 
 
+def shard(text: str | None) -> tuple[int, int] | None:
+    """Parse a shard, i/n."""
+    if text is None:
+        return None
+    i, slash, n = text.partition("/")
+    if not slash or not (i.isdecimal() and n.isdecimal() and int(i) < int(n)):
+        raise SoftdexError(f"--shard: expected i/n, with i from 0 to n - 1, got {text!r}.")
+    return int(i), int(n)
+
+
 def cutoffs(text: str | None) -> list[int] | None:
     """Parse comma-separated cut-offs."""
     if text is None:

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from softdex.cli.arguments import words
+from softdex.cli.config import plan_of
 from softdex.cli.options import AsJson, Columns, LogOptions, unfold
 from softdex.cli.output import print_json
-from softdex.cli.plan import plan_of
 from softdex.cli.run import summary
 from softdex.compare import Comparison, check_recipes
 from softdex.compare import compare as compare_recipes

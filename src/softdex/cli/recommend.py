@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from softdex.cli.arguments import shard as shard_of
 from softdex.cli.arguments import words
 from softdex.cli.options import AsJson, Columns, ListLength, MaxMemory, Model, TableFile, unfold
 from softdex.cli.output import print_or_write, print_written
@@ -30,6 +31,9 @@ def recommend(
         list[str] | None, typer.Option(help="Item keys, comma-separated: a user not in training.")
     ] = None,
     everyone: Annotated[bool, typer.Option("--all", help="Every user; needs --out.")] = False,
+    shard: Annotated[
+        str | None, typer.Option(help="i/n: the users of shard i of n, from 0 to n - 1.")
+    ] = None,
     out: TableFile = None,
     k: ListLength = 10,
     columns: Columns = "",
@@ -52,6 +56,9 @@ def recommend(
 ) -> None:
     """Recommend items to users by key, by history, or to everyone."""
     users = _users(user, user_file, history, out, everyone=everyone)
+    part = shard_of(shard)
+    if part and (out is None or history):
+        raise SoftdexError("recommend: --shard needs --out FILE, and users by key or --all.")
     past = [words(h, "--history") for h in history] if history else None
     options: dict[str, Any] = rules.given() | {
         "k": whole("recommend", k),
@@ -71,7 +78,8 @@ def recommend(
         table = fitted.recommend(users, history=past, **options).table
         print_or_write(table, out, as_json=as_json)
     else:
-        print_written(out, fitted.recommend_all(out, users=users, **options), as_json=as_json)
+        rows = fitted.recommend_all(out, users=users, shard=part, **options)
+        print_written(out, rows, as_json=as_json)
 
 
 def _users(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -57,6 +58,18 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
     return kind
+
+
+def flattened(column: Any) -> tuple[pa.Array, np.ndarray] | None:
+    """The cells of all lists of an Arrow column, and the length of each, 0 for a null; None if it
+    is no column of lists."""
+    if not isinstance(column, (pa.Array, pa.ChunkedArray)):
+        return None
+    lists = combined(unwrapped(column))
+    if not _is_list_like(lists.type):
+        return None
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    return lists.flatten(), lengths.astype(np.int64)
 
 
 def plain_table(table: pa.Table) -> pa.Table:

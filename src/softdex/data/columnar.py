@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from softdex.data.paths import ARROW, PARQUET, suffix
 from softdex.errors import DataError
 
 SAMPLE_ROWS = 1000
+PIECE = 2**22  # rows of a Parquet file that are read at a time where memory matters
 MAGIC = {b"PAR1": "Parquet", b"ARRO": "Arrow"}  # the first bytes of a file
 BROKEN = (pa.ArrowException, OSError, UnicodeError)
 NO_LINES: dict[str, list[int]] = {}
@@ -61,6 +62,8 @@ class Columnar:
     path: Path
     kind: str
     names: list[str]
+    groups: tuple[int, ...] = ()  # those of a Parquet file, if not all
+    start: int = 0  # number of their first row
 
     @property
     def label(self) -> str:
@@ -83,6 +86,9 @@ class Columnar:
         with self._whole() as file:
             if self.kind == "Arrow":
                 return InMemory(self.label, _arrow(file)).fetch(columns, ids)
+            if self.groups:
+                with pq.ParquetFile(file) as opened:
+                    return validated(opened.read_row_groups(self.groups, columns), self.label)
             return validated(pq.read_table(file, columns=columns, partitioning=None), self.label)
 
     def by_line(
@@ -90,7 +96,7 @@ class Columnar:
     ) -> tuple[pa.Table, np.ndarray, dict[str, list[int]]]:
         """All rows with their numbers."""
         table = self.fetch(columns, ids)
-        return table, np.arange(table.num_rows), NO_LINES
+        return table, self.start + np.arange(table.num_rows), NO_LINES
 
     @contextmanager
     def _whole(self) -> Iterator[Any]:
@@ -98,6 +104,25 @@ class Columnar:
             yield _bytes(self.path)
         except BROKEN as error:
             raise DataError(f"read: cannot read {self.path} ({first_line(error)}).") from None
+
+
+def pieces_of(part: Columnar) -> Iterator[Columnar]:
+    """Yield a Parquet file as its row groups, together as long as they have up to PIECE rows."""
+    if part.kind != "Parquet":
+        yield part
+        return
+    with part._whole() as file, pq.ParquetFile(file) as opened:
+        about = opened.metadata
+        rows = [about.row_group(i).num_rows for i in range(about.num_row_groups)]
+    groups: list[int] = []
+    start = held = 0
+    for i, count in enumerate(rows):
+        if groups and held + count > PIECE:
+            yield replace(part, groups=tuple(groups), start=start)
+            groups, start, held = [], start + held, 0
+        groups.append(i)
+        held += count
+    yield replace(part, groups=tuple(groups), start=start)
 
 
 def is_columnar(path: Path) -> bool:

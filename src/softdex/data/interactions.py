@@ -20,6 +20,8 @@ from softdex.data.ragged import Ragged, group
 from softdex.errors import DataError, choose, counted
 from softdex.tables import Record
 
+BLOCK = 2**22  # events that are counted at a time
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -130,12 +132,12 @@ class Interactions:
     @cached_property
     def item_counts(self) -> np.ndarray:
         """Events per item."""
-        return _freeze(np.bincount(self.item, minlength=self.num_items))
+        return _freeze(_counted(self.item, self.num_items))
 
     @cached_property
     def user_counts(self) -> np.ndarray:
         """Events per user."""
-        return _freeze(np.bincount(self.user, minlength=self.num_users))
+        return _freeze(_counted(self.user, self.num_users))
 
     def select(self, rows: np.ndarray) -> Interactions:
         """Keep these events (a mask or indices). Keys and row numbers stay as they are."""
@@ -238,6 +240,14 @@ class Interactions:
     def lint(self) -> list[str]:
         """What looks wrong with this log, one sentence per finding; empty if nothing does."""
         return describe.lint(self)
+
+
+def _counted(column: np.ndarray, n: int) -> np.ndarray:
+    """How often each number up to n occurs, in blocks: bincount would copy a column as int64."""
+    total, size = np.zeros(n, np.int64), max(BLOCK, n)
+    for start in range(0, len(column), size):
+        total += np.bincount(column[start : start + size], minlength=n)
+    return total
 
 
 def _freeze(array: np.ndarray) -> np.ndarray:

@@ -18,7 +18,8 @@ from softdex.data.interactions import Interactions
 from softdex.data.keys import factorize, range_keys
 from softdex.data.numbers import nulls
 from softdex.data.roles import Column, find_columns, find_flags, first_line_as_data
-from softdex.data.sources import Source, open_source
+from softdex.data.sources import Source, is_files, open_source
+from softdex.data.spill import spilled
 from softdex.errors import DataError, choose, counted, first_few
 from softdex.messages import say
 
@@ -41,6 +42,7 @@ def read(
     encoding: str = "utf-8",
     events: str | Path | None = None,
     events_until: int | None = None,
+    spill: str | Path | None = None,
     quiet: bool = False,
 ) -> Interactions:
     """Read a log of interactions.
@@ -81,6 +83,9 @@ def read(
             appended before repeats are merged. Their times are Unix times, and become those of the
             log if it has dates or Unix times in s, ms, us or ns. New users and items join the log.
         events_until: number of the last event to take; None takes all.
+        spill: a folder on disk for the columns of a log that is larger than memory. Files are read
+            one after another, Parquet files by row groups, and the log maps its columns from there.
+            They vanish with the log.
         quiet: do not print what was found.
 
     Returns:
@@ -99,10 +104,19 @@ def read(
     choose("read", "bad_rows rule", bad_rows, ("error", "drop"))
     keep = (keep,) if isinstance(keep, str) else keep or ()
     wanted = {"user": user, "item": item, "time": time, "rating": rating, "weight": weight}
+    if spill is not None and (keep or not is_files(source)):
+        raise DataError(
+            "read: spill= reads users, items, times, ratings and weights of files. Pass paths, "
+            "without keep=."
+        )
     if sp.issparse(source):
         log, found = _from_matrix(source, wanted), "a sparse matrix (users x items):"
     else:
-        log, found = _from_columns(open_source(source, separator, encoding), wanted, keep, bad_rows)
+        opened, place = (
+            open_source(source, separator, encoding),
+            None if spill is None else Path(spill),
+        )
+        log, found = _from_columns(opened, wanted, keep, bad_rows, place)
     if events is not None:
         log, note = join(log, Path(events), events_until)
         found += f"; {note}"
@@ -112,8 +126,8 @@ def read(
     names = {"item": item_columns, "user": None}
     for what, table, column in (("item", items, item), ("user", users, user)):
         if table is not None:
-            opened = open_table(table, separator, encoding, names[what])
-            log, note = attach(log, what, opened, column, bad_rows)
+            beside = open_table(table, separator, encoding, names[what])
+            log, note = attach(log, what, beside, column, bad_rows)
             found += f"; {note}"
     size = {"rows": len(log), "users": log.num_users, "items": log.num_items}
     shown = ", ".join(counted(count, what) for what, count in size.items())
@@ -122,18 +136,29 @@ def read(
 
 
 def _from_columns(
-    source: Source, wanted: Mapping[str, Column], keep: Sequence[str], bad_rows: str
+    source: Source,
+    wanted: Mapping[str, Column],
+    keep: Sequence[str],
+    bad_rows: str,
+    spill: Path | None = None,
 ) -> tuple[Interactions, str]:
     """The log in the columns of a source, and a line that says which columns were taken."""
     if any(type(column) is int for column in wanted.values()):
         source = first_line_as_data(source)
     roles, notes = find_columns(source, wanted)
     candidates = [name for names in roles.values() for name in names]
+    if spill is not None:
+        log, chosen = spilled(
+            source, roles, lambda absent: _choose_complete(absent, roles, wanted, notes), bad_rows,
+            spill, notes,
+        )  # fmt: skip
+        return log, " ".join([f"{source.label}:", *(f"{r}={c}" for r, c in chosen.items()), *notes])
     flags = find_flags(source, keep, set(candidates))
     columns = list(dict.fromkeys([*candidates, *flags]))
     ids = [roles["user"][0], roles["item"][0]]
     fetched = source.fetch(columns, ids)
-    chosen = _choose_complete(fetched.table, roles, wanted, notes)
+    absent = {name: int(nulls(fetched.table[name]).sum()) for name in candidates}
+    chosen = _choose_complete(absent, roles, wanted, notes)
     values, bad = check(fetched.table, chosen)
     if bad and not fetched.places:
         fetched = source.fetch_with_places(columns, ids)
@@ -156,7 +181,10 @@ def _from_columns(
 
 
 def _choose_complete(
-    table: pa.Table, roles: dict[str, list[str]], wanted: Mapping[str, Column], notes: list[str]
+    absent: Mapping[str, int],
+    roles: dict[str, list[str]],
+    wanted: Mapping[str, Column],
+    notes: list[str],
 ) -> dict[str, str]:
     """One column per role: of several candidates for the time, the first without nulls.
 
@@ -165,7 +193,6 @@ def _choose_complete(
     chosen = {role: names[0] for role, names in roles.items()}
     for role in ("time", "rating"):
         names = roles.get(role, [])
-        absent = {name: int(nulls(table[name]).sum()) for name in names}
         complete = [name for name in names if not absent[name]]
         skipped = names[: names.index(complete[0])] if complete else names
         if not skipped or wanted[role] is not None or (role == "time" and not complete):

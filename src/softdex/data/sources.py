@@ -177,16 +177,18 @@ def open_source(source: Any, separator: str | None, encoding: str) -> Source:
     check_encoding(encoding)
     if isinstance(source, (str, os.PathLike)):
         return _from_places(places_of(source), separator, encoding)
-    if (
-        isinstance(source, (list, tuple))
-        and source
-        and all(isinstance(s, (str, os.PathLike)) for s in source)
-    ):
+    if is_files(source):
         places = [place for s in source for place in places_of(s)]
         return _from_places(places, separator, encoding)
     if isinstance(source, Interactions):
         raise DataError("read: this is a log already. Use it as it is.")
     return _joined("a table", [InMemory("a table", table_of(source))], [{}])
+
+
+def is_files(source: Any) -> bool:
+    """Whether a source is a path, or a list of paths."""
+    listed = source if isinstance(source, (list, tuple)) else [source]
+    return bool(listed) and all(isinstance(s, (str, os.PathLike)) for s in listed)
 
 
 def _from_places(places: list[Place], separator: str | None, encoding: str) -> Source:

@@ -21,7 +21,7 @@ from softdex.index.flat import Flat
 from softdex.index.gumbel import Drawn
 from softdex.machine import parse_bytes
 from softdex.messages import say
-from softdex.model.asking import Asked, batch_size, blocks, everybody, query_of, who
+from softdex.model.asking import Asked, batch_size, blocks, everybody, query_of, shard_of, who
 from softdex.model.at_most import best
 from softdex.model.empty import why_empty
 from softdex.model.recommendations import Recommendations
@@ -78,6 +78,7 @@ def recommend_all(
     unknown: str,
     max_memory: int | str,
     drawing: Drawing = BEST,
+    shard: Any = None,
 ) -> int:
     """Write the lists of all users, or of some; see `Retriever.recommend_all`."""
     method, limit = "recommend_all", parse_bytes(max_memory)
@@ -88,11 +89,15 @@ def recommend_all(
         if users is None
         else who(model, method, users, None, unknown)
     )
+    if shard is not None:
+        asked = asked.shard(*shard_of(method, shard))
     like = wanted(model, method, k, columns, rules, asked, limit, how)
     parts = parts_of(model, asked, like)
     with progress(parts, "recommending") as shown:
         rows = save_tables(path, tables(model, asked, shown, like))
-    if not rows:
+    if shard is not None and not len(asked.rows):
+        say(f"{method}: shard {shard[0]} of {shard[1]} holds no user")
+    elif not rows:
         say(why_empty(model, method, rules, like, asked))
     elif asked.strangers.any():
         count = int(asked.strangers.sum())

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from softdex.data.arrow import flattened
 from softdex.data.expect import expect
 from softdex.data.holdout import Holdout
 from softdex.data.keys import Keys, as_list, find, sound
@@ -52,10 +53,18 @@ class Asked(NamedTuple):
 
     def only(self, place: int) -> Asked:
         """Return the user in a place of the request, or nobody if that one was skipped."""
-        part = np.flatnonzero(self.places == place)
+        return self.take(np.flatnonzero(self.places == place))._replace(given=1)
+
+    def shard(self, i: int, n: int) -> Asked:
+        """Return shard i of n: the next n-th of the users, in their order."""
+        count = len(self.rows)
+        return self.take(np.arange(i * count // n, (i + 1) * count // n))
+
+    def take(self, part: np.ndarray) -> Asked:
+        """Return some of the users, who keep their places in the request."""
         return Asked(
             self.names.take(pa.array(part)), self.rows[part], self.history.take(part),
-            self.strangers[part], self.places[part], 1, self.named,
+            self.strangers[part], self.places[part], self.given, self.named,
         )  # fmt: skip
 
 
@@ -193,6 +202,16 @@ def whole(where: str, k: Any, most: float = math.inf) -> int:
     return int(k)
 
 
+def shard_of(where: str, shard: Any) -> tuple[int, int]:
+    """Return i and n of a shard; refuse what is none."""
+    whole = isinstance(shard, (tuple, list)) and all(type(x) is int for x in shard)
+    if not whole or len(shard) != 2 or not 0 <= shard[0] < shard[1]:
+        raise SoftdexError(
+            f"{where}: expected a shard i of n as (i, n), with i from 0 to n - 1, got {shard!r}."
+        )
+    return shard[0], shard[1]
+
+
 def histories_of(
     items: Keys, where: str, history: Any, unknown: str, name: str = "history"
 ) -> Ragged:
@@ -202,14 +221,16 @@ def histories_of(
     """
     what = f"items in {name}"
     lists = sound(as_list(history), where, what)
-    if not all(map(is_list, lists)):
-        raise SoftdexError(f"{where}: expected {name}=[[item, ...], ...], one list per user.")
-    lists = [list(sound(h, where, what)) for h in lists]
-    flat = [item for h in lists for item in h]
-    if not flat:
-        return empty(len(lists))
+    found = flattened(lists)
+    if found is None:
+        if not all(map(is_list, lists)):
+            raise SoftdexError(f"{where}: expected {name}=[[item, ...], ...], one list per user.")
+        lists = [list(sound(h, where, what)) for h in lists]
+        found = [item for h in lists for item in h], np.array([len(h) for h in lists], np.int64)
+    flat, lengths = found
+    if not len(flat):
+        return empty(len(lengths))
     rows = find(items, flat, where, what, known=unknown == "error")
-    lengths = np.array([len(h) for h in lists], dtype=np.int64)
     return Ragged(offsets(lengths), rows).where(rows >= 0)
 
 

@@ -149,6 +149,7 @@ class Retriever:
         k: int = 10,
         *,
         users: Any = None,
+        shard: tuple[int, int] | None = None,
         exclude_seen: bool = True,
         allow: Any = None,
         deny: Any = None,
@@ -169,13 +170,15 @@ class Retriever:
             path: file to write, `.parquet`, `.arrow`, `.csv`, `.tsv` or `.jsonl`, the last three
                 also with `.gz`; its columns are those of `recommend`.
             users: user keys; None means every user.
+            shard: `(i, n)`: only the users of shard i of n, from 0 to n - 1. The files of all
+                shards, one after another, hold what the file without shards does.
             k, exclude_seen, allow, deny, where, at_most, columns, unknown, mode, temperature, seed,
                 max_memory: as in `recommend`.
         """
         rules = Rules(allow, deny, where, at_most, exclude_seen)
         drawing = Drawing(mode, temperature, seed)
         return answer.recommend_all(
-            self, Path(path), k, users, rules, columns, unknown, max_memory, drawing
+            self, Path(path), k, users, rules, columns, unknown, max_memory, drawing, shard
         )
 
     def similar(
