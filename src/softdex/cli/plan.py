@@ -10,7 +10,6 @@ import typer
 
 from softdex.cli.arguments import pairs, words
 from softdex.cli.complete import recipe_names, recipe_options
-from softdex.cli.config import plan_of as plan_of  # `softdex fit` imports it from here
 from softdex.cli.options import AsJson
 from softdex.errors import SoftdexError
 from softdex.listing import listing
