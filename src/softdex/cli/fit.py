@@ -59,8 +59,8 @@ def fit(
 ) -> None:
     """Train a recipe on a log; write a run folder with config, metrics and model."""
     from softdex.cli import run  # loads torch, which completion need not
-    from softdex.cli.output import print_json
     from softdex.cli.config import plan_of
+    from softdex.cli.output import print_json
     from softdex.group import joined, was_restarted
     from softdex.plan import CONFIG
 
