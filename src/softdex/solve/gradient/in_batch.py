@@ -42,7 +42,7 @@ class Candidates(NamedTuple):
 
 class Rows(NamedTuple):
     """Rows of a batch: queries (B, D), targets (B,), their scores (B,), their own places among the
-    candidates (B,), and on a CPU the seeds by which each pool is resampled (pools, B)."""
+    candidates (B,), and in a group the seeds by which each pool is resampled (pools, B)."""
 
     query: Tensor
     target: Tensor
@@ -155,8 +155,8 @@ class InBatch(nn.Module):
         return Candidates(ids, vectors, scorer.offsets(ids), self._law(ids, size), size), place
 
     def _seeds(self, target: Tensor, generator: torch.Generator) -> Tensor | None:
-        """The seeds of the rows in each pool (pools, B); a GPU has none."""
-        if self.objective not in RESAMPLED or target.is_cuda:
+        """The seeds of the rows in each pool (pools, B), as one process draws them; None alone."""
+        if self.objective not in RESAMPLED or target.is_cuda or present() is None:
             return None
         pools = 2 if self.objective == "xir" else 1
 
@@ -223,9 +223,9 @@ class InBatch(nn.Module):
         out = self._left_out(rows, others)
         counts = torch.empty_like(scores, dtype=torch.int32)
         for number, (pool, _, draws) in enumerate(self._pools(others)):
-            seeds = None if rows.seeds is None else rows.seeds[number]
+            given = {} if rows.seeds is None else {"seeds": rows.seeds[number]}
             weight = _weight(scores, others, out, pool)
-            counts[:, pool] = resample_counts(weight, draws, generator, seeds)
+            counts[:, pool] = resample_counts(weight, draws, generator, **given)
         if out is not None:
             counts.masked_fill_(out, 0)
         return counts.mul_((rows.target >= 0).unsqueeze(1)) if self.padded else counts
