@@ -111,10 +111,8 @@ class Sweeps:
         steps: int,
     ) -> None:
         self.users, self.items, self.loss, self.steps = users, items, loss, steps
-        self.user_blocks, self.item_blocks = (
-            Blocks(users, by_user.indptr),
-            Blocks(items, by_item.indptr),
-        )
+        self.user_blocks = Blocks(users, by_user.indptr)
+        self.item_blocks = Blocks(items, by_item.indptr)
         device = users.weight.device
         own_users, own_items = self.user_blocks.rows, self.item_blocks.rows
         self.of_users = users_side(rows_of(by_user, own_users), loss).to(device)
@@ -202,9 +200,7 @@ class Sweeps:
         left = ((p * weight[:, None]).T @ p).double()
         left.diagonal().add_(self.of_items.reg.double().sum())
         left, right = summed(left, loss.beta * (p.T @ (fixed * moved)).double())
-        (shift,) = agreed(
-            torch.linalg.pinv(left, hermitian=True) @ right
-        )  # 0 where the loss is flat
+        (shift,) = agreed(torch.linalg.pinv(left, hermitian=True) @ right)  # 0 where it is flat
         self.item_blocks.keep(self.item_blocks.own + shift.to(p.dtype))
         return -(shift @ right)
 
