@@ -26,6 +26,7 @@ from torch import multiprocessing
 
 import softdex as sdx
 from softdex.cli.app import main
+from softdex.errors import SoftdexError
 from softdex.solve.gradient.trainer import Trainer
 
 SMALL = {"dim": 8, "epochs": 2, "seed": 3, "device": "cpu"}
@@ -163,6 +164,9 @@ def work(rank: int, folder: Path, world: int, names: tuple[str, ...]) -> None:
     if names == FAST:
         found["stopped"] = stopped(folder / "stopped", rank)
         found["command"] = commanded(folder)
+        with pytest.raises(SoftdexError) as refused:
+            trained("softmax", shard=True)
+        found["refused"] = {"said": str(refused.value)}
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 
@@ -224,6 +228,11 @@ def test_ranks_stop_together_and_one_process_resumes_their_run(groups: Any, tmp_
     whole = trained("ssm", tmp_path, **STOPPED)
     assert resumed["loss"] == pytest.approx(whole["loss"], rel=1e-4)
     assert resumed["lists"] == whole["lists"]
+
+
+def test_tables_of_which_a_step_reads_all_rows_are_not_sharded(groups: Any) -> None:
+    for rank in groups(2, FAST):
+        assert "spreads tables of which a step reads some rows" in rank["refused"]["said"]
 
 
 def test_the_command_writes_one_run_folder_and_the_first_rank_alone_prints(groups: Any) -> None:
