@@ -23,8 +23,9 @@ from softdex.recipes.catalogue import (
     unread,
 )
 from softdex.recipes.compose import Sampling, Towers, drawn_loss
+from softdex.solve.gradient.composition import Composition, Negatives
 from softdex.solve.gradient.feed import Events, Histories, Sequences, Windows
-from softdex.solve.gradient.trainer import Composition, Descent, Negatives
+from softdex.solve.gradient.trainer import Descent
 from softdex.solve.gradient.training import Training
 
 __all__ = [

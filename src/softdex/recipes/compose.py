@@ -28,7 +28,7 @@ from softdex.options import below_1, count, few, from_0_to_1, one_of, only, unit
 from softdex.recipes.loss_numbers import LossNumbers
 from softdex.score.contract import Product, Scorer
 from softdex.score.product import Cosine, Dot, Euclidean
-from softdex.solve.gradient.trainer import Negatives
+from softdex.solve.gradient.composition import Negatives
 
 CPU_WORK, GPU_WORK = 1e9, 1e11  # multiplications of a full softmax that a sampled step costs
 MANY = 1_000_000

@@ -12,8 +12,9 @@ from softdex.options import from_0_to_1, one_of, only
 from softdex.recipes.compose import Sampling, Towers
 from softdex.recipes.loss_numbers import WITH_USERS, LossNumbers
 from softdex.recipes.variant import Guide, Variant, first_line
+from softdex.solve.gradient.composition import Composition
 from softdex.solve.gradient.feed import Events
-from softdex.solve.gradient.trainer import Composition, Descent
+from softdex.solve.gradient.trainer import Descent
 from softdex.solve.gradient.training import Training
 
 SPACE = {"lr": (0.002, 0.05), "temperature": (0.05, 0.3), "prior": [0.0, 0.5, 0.7, 1.0]}

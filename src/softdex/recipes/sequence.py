@@ -19,9 +19,10 @@ from softdex.options import at_least_0, below_1, count, few, one_of, only, width
 from softdex.recipes.compose import Ids, Sampling, cold_items, vectors_of
 from softdex.recipes.variant import Guide, Variant
 from softdex.score.product import Dot
+from softdex.solve.gradient.composition import Composition, Negatives
 from softdex.solve.gradient.feed import Sequences
 from softdex.solve.gradient.in_batch import OBJECTIVES, InBatch
-from softdex.solve.gradient.trainer import Composition, Descent, Negatives
+from softdex.solve.gradient.trainer import Descent
 from softdex.solve.gradient.training import Training
 
 SPACE = {"lr": (0.0003, 0.01), "dropout": [0.1, 0.2, 0.4]}

@@ -29,8 +29,9 @@ from softdex.options import (
 from softdex.recipes.leaves import LEAVES, Quick, estimate_of, order_of_leaves
 from softdex.recipes.variant import Guide, Variant
 from softdex.score.din import NORMS, random_din, windows_of
+from softdex.solve.gradient.composition import Composition, Decline, Negatives
 from softdex.solve.gradient.feed import Windows
-from softdex.solve.gradient.trainer import Composition, Decline, Descent, Negatives
+from softdex.solve.gradient.trainer import Descent
 from softdex.solve.gradient.training import Training
 from softdex.solve.tree.epochs import TreeEpochs
 from softdex.solve.tree.loss import SAMPLINGS, TreeLoss

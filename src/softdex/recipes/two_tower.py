@@ -17,9 +17,10 @@ from softdex.objective.in_batch import CORRECTIONS
 from softdex.options import at_least_0, count, from_0_to_1, one_of, only, up_to
 from softdex.recipes.compose import Towers, cold_items
 from softdex.recipes.variant import Guide, Variant
+from softdex.solve.gradient.composition import Composition, Negatives
 from softdex.solve.gradient.feed import Events
 from softdex.solve.gradient.in_batch import OBJECTIVES, InBatch
-from softdex.solve.gradient.trainer import Composition, Descent, Negatives
+from softdex.solve.gradient.trainer import Descent
 from softdex.solve.gradient.training import Training
 
 SPACE = {"lr": (0.002, 0.05), "temperature": (0.05, 0.3), "prior": [0.0, 0.5, 0.7, 1.0]}

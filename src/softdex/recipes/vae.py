@@ -14,8 +14,9 @@ from softdex.options import at_least_0, below_1, count, up_to, width
 from softdex.recipes.compose import Sampling
 from softdex.recipes.variant import Guide, Variant
 from softdex.score.product import Dot
+from softdex.solve.gradient.composition import Composition
 from softdex.solve.gradient.feed import Histories
-from softdex.solve.gradient.trainer import Composition, Descent
+from softdex.solve.gradient.trainer import Descent
 from softdex.solve.gradient.training import Training
 
 SPACE = {"lr": (0.0005, 0.01), "beta": (0.02, 1.0), "dropout": [0.3, 0.5, 0.7]}

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,12 +23,11 @@ from softdex.errors import DataError
 from softdex.index.contract import Index, copy_into
 from softdex.machine import pick_device
 from softdex.messages import say
-from softdex.objective.contract import Loss
 from softdex.objective.softmax import SCORES_AT_A_TIME
 from softdex.share import share_of, sharing
+from softdex.solve.gradient.composition import Composition
 from softdex.solve.gradient.dense import DenseAdam
 from softdex.solve.gradient.exchange import send_to_owners, sum_gradients
-from softdex.solve.gradient.feed import Feed
 from softdex.solve.gradient.probe import proposal_report
 from softdex.solve.gradient.replay import Replay
 from softdex.solve.gradient.rowwise import RowAdam
@@ -38,86 +36,7 @@ from softdex.solve.loop import Probe, Progress, Schedule
 
 CHECKPOINT_SECONDS = 300.0
 PROBE_USERS, PROBE_CELLS = 16, 10_000_000
-TUNED_USERS, RECALL = 500, 0.99  # for the search of the served index
-
-
-@dataclass(frozen=True)
-class Negatives:
-    """The proposal, the loss, and the number of draws.
-
-    A loss that is a module may remember things: they are saved with the run.
-
-    Attributes:
-        index: proposes the draws, and serves the trained model if it searches.
-        loss: of queries against targets.
-        draws: per query, or per batch if `shared`; 0: all items.
-        shared: whether one set of draws serves the whole batch.
-        proposes: whether the draws are the index's, so that it is worth a report; False where the
-            batch holds the negatives, or the levels of a tree do.
-        refit_every: steps between two refits of the index to the scorer; 0 never.
-        recall: of the exact lists, that the served index is tuned to; None serves it as it is.
-    """
-
-    index: Index
-    loss: Loss
-    draws: int
-    shared: bool = True
-    proposes: bool = True
-    refit_every: int = 0
-    recall: float | None = RECALL
-
-
-class Decline(NamedTuple):
-    """How the learning rate falls to `lr_end`.
-
-    Attributes:
-        starts: epochs, beside the first, at which it starts again from `lr`.
-        by_step: with every step and not with every epoch: for few epochs.
-    """
-
-    starts: tuple[int, ...] = ()
-    by_step: bool = False
-
-    def done(self, epoch: int, part: float, epochs: int) -> float:
-        """The fraction of the fall that is done after `part` of an epoch."""
-        edges = [0, *self.starts, epochs]
-        first = max([edge for edge in edges[:-1] if edge <= epoch])
-        falls = edges[edges.index(first) + 1] - first
-        if self.by_step:
-            return (epoch - first + part) / falls
-        return min(1.0, (epoch - first) / max(1, falls - 1))
-
-
-class Composition(NamedTuple):
-    """What is trained.
-
-    Attributes:
-        encoder: makes queries.
-        scorer: scores items for queries.
-        feed: what a step trains on.
-        negatives: what targets are trained against.
-        prepare: called before each epoch, for what a recipe does between epochs (learning a tree).
-        decline: of the learning rate.
-    """
-
-    encoder: Any
-    scorer: Any
-    feed: Feed
-    negatives: Negatives
-    prepare: Prepare | None = None
-    decline: Decline = Decline()
-
-
-class Prepare(Protocol):
-    """What happens before an epoch."""
-
-    def __call__(self, trainer: Trainer, progress: Progress) -> None:
-        """Change what the trainer trains; `progress.notes` go into the record of the epoch."""
-        ...
-
-    def memory(self, log: Interactions) -> int:
-        """Bytes it holds."""
-        ...
+TUNED_USERS = 500  # for the search of the served index
 
 
 class Descent(NamedTuple):
