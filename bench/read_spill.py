@@ -24,11 +24,12 @@ import pyarrow.parquet as pq
 from _harness import peak_of, report, scratch, sized
 from _options import parser, run, size
 
-EVENTS = sized(10**8, 10_000)
+EVENTS = sized(10**7, 10_000)
 FILES = 20
 
 PARSER = parser(__file__, __doc__)
 PARSER.add_argument("events", nargs="?", type=size, default=EVENTS, help="events of the log")
+PARSER.add_argument("--reading", action="store_true", help="do nothing with the log")
 PARSER.add_argument("--one", help="the folder and the way of reading of this process")
 
 
@@ -71,7 +72,7 @@ def watched(work: object) -> tuple[object, dict[str, float]]:
     return answer, figures | {"anonymous_gb": round(most - start, 3)}
 
 
-def measure(folder: Path, way: str) -> None:
+def measure(folder: Path, way: str, *, reading: bool) -> None:
     """Read the log, and use it."""
     import softdex as sdx
 
@@ -86,7 +87,7 @@ def measure(folder: Path, way: str) -> None:
         "describe": log.describe,
         "leave_last": lambda: sdx.split.leave_last(log),
     }
-    for name, work in works.items():
+    for name, work in () if reading else works.items():
         rows[name] = watched(work)[1]
     spent = round(time.perf_counter() - began, 1)
     protocol = f"{len(log):,} events of integers in {FILES} Parquet files, warm page cache"
@@ -96,14 +97,14 @@ def measure(folder: Path, way: str) -> None:
 def main(given: Namespace) -> None:
     if given.one is not None:
         folder, way = json.loads(given.one)
-        measure(Path(folder), way)
+        measure(Path(folder), way, reading=given.reading)
         return
     with tempfile.TemporaryDirectory(dir=scratch()) as place:
         write(Path(place), given.events)
         for way in ("memory", "disk"):
             words = [sys.executable, __file__, "--one", json.dumps([place, way])]
-            tiny = ["--tiny"] if "--tiny" in sys.argv else []
-            subprocess.run([*words, *tiny], check=True, env=os.environ)
+            more = [word for word in ("--tiny", "--reading") if word in sys.argv]
+            subprocess.run([*words, *more], check=True, env=os.environ)
 
 
 if __name__ == "__main__":
