@@ -10,8 +10,9 @@ from msgspec.structs import fields, replace
 
 import softdex as sdx
 from softdex.serve.answers import Asked, group_of, similar
+from softdex.serve.scores import group_of as group_of_scores
 from softdex.serve.served import Served, of_memory
-from softdex.serve.words import Recommend, Similar
+from softdex.serve.words import Recommend, Score, Similar
 
 COMMON: dict[str, Any] = {
     "k": 4, "allow": ["i001"], "where": {"category": "c000"}, "at_most": {"category": 1},
@@ -53,6 +54,18 @@ def test_similar_items_with_other_options_are_not_found_together(served: Served)
     for name, value in options.items():
         assert group_of(served, replace(base, **{name: value})) != group_of(served, base), name
     assert group_of(served, Similar(["i002", "i003"])) == group_of(served, base)
+
+
+def test_scores_with_other_options_are_not_found_together(served: Served) -> None:
+    base, two = Score(["i001"], "u001"), ["i001", "i002"]
+    options: dict[str, Any] = {"items": two, "exclude_seen": False, "columns": ["category"]}
+    assert {each.name for each in fields(Score)} == options.keys() | {"user", "history", "model"}
+    for name, value in options.items():
+        other = replace(base, **{name: value})
+        assert group_of_scores(served, other) != group_of_scores(served, base), name
+    assert group_of_scores(served, Score(["i009"], "u002")) == group_of_scores(served, base)
+    given = [base, Score(["i001"], history=two), Score(["i001"], "u001", two)]
+    assert len({group_of_scores(served, each) for each in given}) == 3
 
 
 def test_similar_items_of_one_batch_are_each_request_s_own(

@@ -230,6 +230,8 @@ def test_a_batch_is_also_an_arrow_stream(client: Client, model: sdx.Retriever) -
         "POST", "/v1/recommend/batch", stream(pa.table({"x": [1]})), Content_Type=ARROW
     )
     assert wrong.status == 422
+    long = client.ask("POST", "/v1/recommend/batch?k=101", raw, Content_Type=ARROW)
+    assert (long.status, long.json["field"]) == (422, "k")
 
 
 def stream(table: pa.Table, compression: str | None = None) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 
 import softdex as sdx
 from serving import Client
-from softdex.serve import registry
+from softdex.serve import registry, scores
 from softdex.serve.answers import Asked
 from softdex.serve.scores import scored
 from softdex.serve.served import of_memory
@@ -154,6 +154,15 @@ def test_a_history_is_explained_without_a_user(
     assert found.json["user"] is None
 
 
+def test_of_a_long_history_the_latest_items_have_shares(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scores, "CELLS", 10)
+    given = {"history": [f"i00{i}" for i in range(5)], "item": "i040", "model": "sasrec"}
+    shares = client.post("/v1/explain", given).json["shares"]
+    assert {row["item"] for row in shares} == {"i003", "i004"}
+
+
 # vectors -----------------------------------------------------------------------------------------
 
 
@@ -180,6 +189,9 @@ def test_vectors_of_histories_and_their_scores(
     named = {"users": ["u007", "u012"], "histories": histories, "model": "rg2"}
     np.testing.assert_allclose(client.post("/v1/vectors", named).json["vectors"], own, rtol=1e-5)
     assert client.post("/v1/vectors", {"users": [], "model": "rg2"}).json["vectors"] == []
+    many = [[f"i{i:03}"] for i in range(70)]  # three slices
+    found = client.post("/v1/vectors", {"histories": many, "model": "rg2"}).json["vectors"]
+    np.testing.assert_allclose(found, models["rg2"].query_vectors(history=many), rtol=1e-4)
 
 
 # lists that are drawn ----------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from softdex.messages import silence
 from softdex.model import export, scoring, shares
@@ -17,6 +17,7 @@ from softdex.serve.batcher import Job, Late
 from softdex.serve.bulk import BULK_SECONDS, check_size, gathered
 from softdex.serve.live import Following
 from softdex.serve.problems import Problem
+from softdex.serve.served import Served
 from softdex.serve.words import Explain, Score, Vectors, encode
 
 FIRST = ("user", "item", "rank")  # columns that stand first in a row, or above the rows
@@ -29,12 +30,8 @@ async def score(app: App, call: Call) -> Reply:
     words = await call.json(Score, app.settings.max_body)
     app.check("score", 1, words.items, "items")
     served, until = app.served("score", words), call.deadline(app.settings.timeout)
-    group = (
-        served, tuple(words.columns), words.exclude_seen, len(words.items), words.user is None,
-        words.history is None,
-    )  # fmt: skip
     asked = Asked(served, words, call.id, call.began)
-    job = Job(scored, group, asked, served.pace_of("score"), until, 1, call.began)
+    job = Job(scored, group_of(served, words), asked, served.pace_of("score"), until, 1, call.began)
     return Reply(await app.batcher.submit(job), headers=served.headers)
 
 
@@ -73,6 +70,12 @@ async def vectors(app: App, call: Call) -> Reply:
     live = {} if all(each is None for each in reads) else {"live": reads}
     body = await app.aside(lambda: encode(answer | live), sure=True)
     return Reply(body, headers=served.headers)
+
+
+def group_of(served: Served, words: Score) -> Hashable:
+    """Return what requests that are scored together have in common."""
+    named = (words.user is None, words.history is None)
+    return (served, tuple(words.columns), words.exclude_seen, len(words.items), *named)
 
 
 # in the model thread -----------------------------------------------------------------------------
