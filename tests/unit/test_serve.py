@@ -438,8 +438,10 @@ def test_a_request_that_would_wait_too_long_is_429_and_says_when_to_return(
 ) -> None:
     monkeypatch.setattr(Batcher, "expected_wait", lambda self: 7.2)
     client = Client(serving.url)
-    found = client.get("/v1/recommend/u001")
+    found = client.get("/v1/recommend/u001", X_Request_Id="mine")
     assert (found.status, found.headers["retry-after"]) == (429, "8")
+    assert (found.headers["x-request-id"], found.json["request_id"]) == ("mine", "mine")
+    assert "x-model" not in found.headers
     assert client.get("/livez").status == 200
     assert 'shed_total{reason="wait"}' in client.get("/metrics").body.decode()
     client.close()

@@ -315,16 +315,14 @@ class App:
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": reply.body})
 
-    def too_busy(self) -> bytes:
+    def too_busy(self, scope: Scope) -> bytes:
         """Return a whole answer 429, for requests that are refused before they are read."""
-        began = time.perf_counter()
-        request_id = f"{self._prefix}-{next(self._count):x}"
+        began, request_id = time.perf_counter(), self._id(scope)
         problem = overloaded(self.batcher.expected_wait())
         body = encode(problem.members(request_id))
-        served = self.registry.of(None)
         named = (
             (b"content-type", PROBLEM), (b"content-length", b"%d" % len(body)),
-            (b"x-request-id", request_id.encode()), *ALWAYS, *problem.headers, *served.headers,
+            (b"x-request-id", request_id.encode()), *ALWAYS, *problem.headers,
         )  # fmt: skip
         self.metrics.shed("wait")
         self.metrics.request("none", 429, time.perf_counter() - began)

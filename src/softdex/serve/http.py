@@ -117,7 +117,7 @@ class Connection(HttpToolsProtocol):
             super().on_message_complete()
             return
         self.shedding, self.heading, self.length, self.again = False, True, 0, True
-        self.transport.write(self.app.too_busy())
+        self.transport.write(self.app.too_busy(self.scope))
         self.flow.pause_reading()
         self.paused = self.loop.time()
         self.refused.append(self)
