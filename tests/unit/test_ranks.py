@@ -64,7 +64,7 @@ SHARDED = ("ssm", "ssm, own draws of the multi-index", "bpr", "bir", "xir", "fas
 CASES |= {f"{n}, sharded": (CASES[n][0], CASES[n][1] | {"shard": True}) for n in SHARDED}
 CASES["ssm, own draws of the multi-index, sharded"][1]["index"] = "imi_uniform"
 BY_LOSS = ("jtm, batch norm",)  # a bias before a batch norm has no gradient but that of rounding
-FAST = ("ssm", "xir", "fastvae, sharded", "xir, sharded", "sasrec, in-batch", "dtr")
+FAST = ("ssm", "xir", "xir, sharded", "dtr")
 Found = dict[str, Any]
 
 

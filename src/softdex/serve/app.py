@@ -315,7 +315,7 @@ class App:
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": reply.body})
 
-    def too_busy(self, scope: Scope) -> bytes:
+    def too_busy(self, scope: Any) -> bytes:
         """Return a whole answer 429, for requests that are refused before they are read."""
         began, request_id = time.perf_counter(), self._id(scope)
         problem = overloaded(self.batcher.expected_wait())
