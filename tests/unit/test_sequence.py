@@ -275,6 +275,7 @@ def right(model: sdx.Retriever) -> float:
     ],
     ids=lambda o: "-".join(map(str, o.values())),
 )
+@pytest.mark.slow
 def test_every_objective_and_index_learns_the_order(
     cycles: sdx.Interactions, options: dict[str, Any]
 ) -> None:

@@ -49,6 +49,7 @@ def run(
 
 @pytest.mark.parametrize("objective", ["softmax", "ssm", "bpr", "bce"])
 @pytest.mark.parametrize("score", ["cosine", "dot", "dot_bias"])
+@pytest.mark.slow
 def test_the_loss_falls_with_every_objective_and_score(
     log: sdx.Interactions, objective: str, score: str
 ) -> None:
@@ -63,6 +64,7 @@ def test_the_loss_falls_with_every_objective_and_score(
     [{"index": "uniform"}, {"index": "popularity"}, {"objective": "softmax"}],
     ids=lambda o: next(iter(o.values())),
 )
+@pytest.mark.slow
 def test_the_loss_falls_with_every_encoder_and_proposal(
     log: sdx.Interactions, encoder: str, options: dict[str, Any]
 ) -> None:

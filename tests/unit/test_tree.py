@@ -46,6 +46,7 @@ def leaves(model: sdx.Retriever) -> Tree:
 
 
 @pytest.mark.parametrize("name", ["dtr", *slow("din", "dtr, uniform", "tdm", "plt")])
+@pytest.mark.slow
 def test_every_tree_learns_far_more_than_chance_knows(parts: sdx.Split, name: str) -> None:
     longer = {"epochs": 16 if name in ("tdm", "plt") else 6, "lr": 0.01}
     model = sdx.fit(name.split(",")[0], parts.train, **options(name, **longer))
@@ -215,6 +216,7 @@ def test_din_by_cross_entropy_classifies_the_target_and_each_other_item(
         assert found[row].item() == pytest.approx(loss, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_din_by_cross_entropy_learns_far_more_than_chance_knows(parts: sdx.Split) -> None:
     model = sdx.fit("din", parts.train, **options("din", objective="binary", epochs=6, lr=0.01))
     assert model.evaluate(parts.test, 20)["recall@20"] > 0.25  # chance has .18

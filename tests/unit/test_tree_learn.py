@@ -188,6 +188,7 @@ def tree_in(model: sdx.Retriever) -> Tree:
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_trees_that_are_learned_know_far_more_than_chance(
     parts: sdx.Split, name: str, options: dict[str, Any]
 ) -> None:

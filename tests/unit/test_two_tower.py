@@ -42,6 +42,7 @@ def in_group(model: sdx.Retriever) -> float:
 
 @every_objective
 @pytest.mark.parametrize("encoder", ["mix", *slow("user", "history")])
+@pytest.mark.slow
 def test_every_objective_learns_the_groups_with_every_encoder(
     log: sdx.Interactions, objective: str, encoder: str
 ) -> None:
@@ -57,6 +58,7 @@ def test_every_objective_learns_the_groups_with_every_encoder(
                 if pair not in (("ssl_pop", "dot_bias"), ("bir", "dot_bias")))),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_every_objective_learns_with_inner_products(
     log: sdx.Interactions, objective: str, score: str
 ) -> None:
@@ -66,6 +68,7 @@ def test_every_objective_learns_with_inner_products(
 
 @pytest.mark.parametrize("correction", ["proposal", *slow("none", "uniform")])
 @pytest.mark.parametrize("objective", ["bir", "xir"])
+@pytest.mark.slow
 def test_every_correction_learns(log: sdx.Interactions, objective: str, correction: str) -> None:
     model = sdx.fit(objective, log, correction=correction, epochs=20, **SMALL)
     assert in_group(model) > 0.85

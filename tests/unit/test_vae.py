@@ -167,6 +167,7 @@ def test_of_a_long_history_every_item_is_taken_equally_often_and_counts_for_the_
 @pytest.mark.parametrize(
     "index", ["full", "imi_popularity", *slow(*sorted({*PROPOSALS} - {"imi_popularity"}))]
 )
+@pytest.mark.slow
 def test_every_index_learns_the_groups(log: sdx.Interactions, index: str) -> None:
     model = sdx.fit("vae", log, **read("vae", index=index, epochs=40, **SMALL))
     found = model.recommend(history=[[0, 1, 2], [31, 32, 33]], k=7).to_pydict()
