@@ -19,6 +19,7 @@ from _harness import DEVICE, GPU, report, reset_peak, sized, wait
 from _options import parser, run, size
 from softdex.encode.table import Table
 from softdex.solve.closed.als import solve_side
+from softdex.solve.closed.blocks import Blocks
 from softdex.solve.closed.normal_equations import Side, rg, shared_by_items, shared_by_users
 
 ALPHA, LAM, STEPS, SWEEPS = 0.015, 0.02, 4, sized(3, 1)
@@ -67,13 +68,15 @@ def measure(users: int, items: int, count: int, dim: int) -> dict[str, Any]:
     loss = rg(items, alpha=ALPHA, lam=LAM, nu=1.0)
     p = Table(torch.zeros(users, dim, device=DEVICE))
     q = Table(torch.randn(items, dim, device=DEVICE) * 0.1 / dim**0.5)
+    users_block = Blocks(p, of_users.indptr.cpu().numpy())
+    items_block = Blocks(q, of_items.indptr.cpu().numpy())
     reset_peak()
     times = []
     for _ in range(SWEEPS + 1):  # the first one compiles and warms up
         began = time.perf_counter()
-        solve_side(of_users, shared_by_users(loss, q.weight), p, q, STEPS)
+        solve_side(of_users, shared_by_users(loss, q.weight), users_block, items_block, STEPS)
         shared = shared_by_items(loss, p.weight, of_items.fixed, q.weight.sum(0))
-        solve_side(of_items, shared, q, p, STEPS)
+        solve_side(of_items, shared, items_block, users_block, STEPS)
         wait()
         times.append(time.perf_counter() - began)
     assert bool(q.weight.isfinite().all())
