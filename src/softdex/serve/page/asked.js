@@ -3,7 +3,7 @@
 import { ask, path, useAsk } from "./api.js";
 import { go } from "./address.js";
 import { useApp, wanted } from "./parts.js";
-import { useEffect } from "./vendor/htm-preact-standalone.js";
+import { useEffect, useState } from "./vendor/htm-preact-standalone.js";
 
 export const K = 20;
 
@@ -102,20 +102,23 @@ export function useAsked(name, facts) {
   };
 }
 
-/** Whether nobody is asked about yet: then the view goes on to a user, always the same one. */
+/** Whether nobody is asked about yet, and whether a user is being looked for: always the same. */
 export function useNobody() {
   const { place, model } = useApp();
+  const [without, found] = useState(null); // the model that has nobody to show
   const nobody = !place.get("user") && !place.all("add").length;
   useEffect(() => {
     if (!nobody) return;
+    const none = () => found(model.name);
     ask(path("v1/study/users", { kind: "random", seed: 0, limit: 1, model: model.name })).then(
       ({ rows }) => {
         if (rows.length) go(place.link({ user: String(rows[0].user) }), { replace: true });
+        else none();
       },
-      () => {},
+      none,
     );
   }, [nobody, model.name]);
-  return nobody;
+  return { nobody, looking: nobody && without !== model.name };
 }
 
 /** A request without the fields that have no value. */

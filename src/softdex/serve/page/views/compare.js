@@ -9,6 +9,7 @@ import {
   Bar,
   Empty,
   Gap,
+  Loading,
   Table,
   Wrong,
   count,
@@ -25,7 +26,7 @@ function View() {
   const { place, models, model, facts } = useApp();
   const name = place.get("other", models.find((each) => each.name !== model.name)?.name ?? "");
   const other = models.find((each) => each.name === name);
-  const nobody = useNobody();
+  const { nobody, looking } = useNobody();
   const theirs = useAsk(other && path("v1/study", { model: name }));
   const mine = useAsked(model.name, facts);
   const asked = useAsked(name, theirs.data?.model === name ? theirs.data : undefined);
@@ -39,6 +40,7 @@ function View() {
     model.name,
   );
   if (!other) return html`<${Empty}>No model ${name} is served.<//>`;
+  if (looking) return html`<div class="page"><${Loading} rows=${10} /></div>`;
   const held = new Set((mine.study?.targets ?? []).map(String));
   const user = place.get("user");
   return html`<div class="page">

@@ -14,6 +14,7 @@ import {
   Empty,
   Heads,
   Item,
+  Loading,
   Wrong,
   cells,
   count,
@@ -50,7 +51,7 @@ async function jump(place, model, kind) {
 function View() {
   const { place, model, facts } = useApp();
   const asked = useAsked(model.name, facts);
-  const nobody = useNobody();
+  const { nobody, looking } = useNobody();
   const list = useAsk(asked.body && "v1/recommend", asked.body);
   const items = list.data?.items ?? [];
   const recent = asked.history.slice(-2000);
@@ -64,6 +65,7 @@ function View() {
     clean({ ...asked.who, item: chosen, model: model.name }),
   );
   const shares = chosen && !why.busy ? why.data : null;
+  if (looking) return html`<div class="page wide"><${Loading} rows=${10} /></div>`;
   return html`<div class="page wide">
     <${Who} asked=${asked} />
     <${Controls} />
