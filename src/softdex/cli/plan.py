@@ -78,7 +78,10 @@ def sizes_of(text: str) -> Sizes:
         return Sizes(log.num_users, log.num_items, len(log))
     given = pairs(words(text, "plan"), "plan")
     if set(given) != set(COUNTS):
-        raise SoftdexError(f"plan: expected users=...,items=...,events=..., got {text!r}.")
+        raise SoftdexError(
+            f"plan: expected counts of users, items and events, got {' and '.join(given)} only. "
+            "--help has an example."
+        )
     for name, count in given.items():
         if isinstance(count, bool) or not isinstance(count, (int, float)) or not 1 <= count < 1e18:
             raise SoftdexError(f"plan: expected {name} as a number from 1, got {count!r}.")
