@@ -53,7 +53,8 @@ def test_a_small_log_is_asked_and_a_large_one_follows_from_small_ones(
     large = Sizes(2500, 1900, 42_000)
     own = dict(options(recipe)) | given | {"device": "cpu"}
     found = Terms(recipe, own, large).at(large).memory
-    assert found == pytest.approx(direct(recipe, large, **given), rel=0.05)
+    most = 0.05 if recipe == "mult_vae" else 0.03  # 4.7 % too much
+    assert found == pytest.approx(direct(recipe, large, **given), rel=most)
     assert found > 1.05 * direct(recipe, SMALL, **given)
 
 

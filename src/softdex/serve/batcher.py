@@ -83,7 +83,7 @@ class Batcher:
     Attributes:
         lag: seconds that the event loop is late; what comes has waited that long already.
         peak: the longest expected wait lately, in seconds.
-        coming: requests that the event loop has begun to read and not yet to answer.
+        coming: requests whose headers are read and that the application has not begun.
 
     Args:
         max_wait: seconds of expected wait up to which requests are admitted.
